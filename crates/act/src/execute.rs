@@ -4,6 +4,7 @@ mod abilities;
 pub mod counters;
 mod dry_run;
 mod executor;
+mod histogram;
 mod verdict;
 mod work;
 
@@ -12,6 +13,7 @@ pub use counters::Counters;
 pub use dry_run::DryRun;
 pub(crate) use dry_run::{promote_line, split_line};
 pub use executor::Executor;
+pub use histogram::Histogram;
 
 use crate::remote::RemoteError;
 use megapage_decide::{Action, Outcome, Promotions};

@@ -1,40 +1,17 @@
 //! Counters of an executor since its start.
 
+use super::histogram::Histogram;
 use super::work::Work;
 use crate::engine::Refusal;
 use megapage_decide::{Call, Pauses};
-use std::time::Duration;
 
 /// Errors by which the kernel refuses a region, in the order of [`Kind::refused`]. EINTR counts as
 /// EAGAIN, EACCES as EPERM, EOPNOTSUPP as ENOSYS.
 pub const ERRORS: [&str; 8] = ["EAGAIN", "EBUSY", "EINVAL", "ENOMEM", "EPERM", "ESRCH", "ENOSYS", "other"];
 
-/// Upper bounds of the classes of [`Histogram`], in microseconds, each included. One more class is
-/// for longer times.
-pub const BOUNDS: [u64; 12] =
-    [100, 250, 500, 1_000, 2_000, 4_000, 8_000, 15_000, 30_000, 60_000, 125_000, 250_000];
-
-/// Times, counted by class.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Histogram {
-    /// Number of times in each class of [`BOUNDS`]; not cumulated.
-    pub counts: [u64; BOUNDS.len() + 1],
-    /// Their sum, in nanoseconds.
-    pub sum_ns: u64,
-}
-
-impl Histogram {
-    fn add(&mut self, time: Duration) {
-        let class = BOUNDS.partition_point(|&bound| Duration::from_micros(bound) < time);
-        self.counts[class] += 1;
-        self.sum_ns = self.sum_ns.saturating_add(time.as_nanos() as u64);
-    }
-
-    /// Returns the number of times.
-    pub fn count(&self) -> u64 {
-        self.counts.iter().sum()
-    }
-}
+/// Upper bounds of the classes of times of calls, in seconds, each included.
+const CALL_SECONDS: [f64; 12] =
+    [0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.06, 0.125, 0.25];
 
 /// Counters of one kind of action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,7 +62,7 @@ pub struct Left {
 }
 
 /// Counters since the start. They never fall.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Counters {
     /// Promotions.
     pub promote: Kind,
@@ -93,9 +70,9 @@ pub struct Counters {
     pub demote: Kind,
     /// Recoveries.
     pub recover: Kind,
-    /// Times of the calls to the kernel, for any number of regions.
+    /// Seconds of the calls to the kernel, for any number of regions.
     pub calls: Histogram,
-    /// Longest time in each call for which the process's mmap lock was held without a break: the
+    /// Longest seconds in each call for which the process's mmap lock was held without a break: the
     /// process may have waited that long.
     pub held: Histogram,
     /// Pauses, by cause.
@@ -104,10 +81,18 @@ pub struct Counters {
     pub forgotten: u64,
 }
 
+impl Default for Counters {
+    fn default() -> Counters {
+        let [promote, demote, recover] = [Kind::default(); 3];
+        let [calls, held] = [(); 2].map(|()| Histogram::new(&CALL_SECONDS));
+        Counters { promote, demote, recover, calls, held, pauses: Pauses::default(), forgotten: 0 }
+    }
+}
+
 impl Counters {
     pub(super) fn call(&mut self, call: Call) {
-        self.calls.add(call.took);
-        self.held.add(call.held);
+        self.calls.observe(call.took.as_secs_f64());
+        self.held.observe(call.held.as_secs_f64());
     }
 
     /// Returns the counters of one kind of work.
@@ -128,17 +113,6 @@ impl Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_time_falls_into_one_class_and_a_bound_into_its_own() {
-        let mut histogram = Histogram::default();
-        for microseconds in [0, 100, 101, 15_000, 15_001, 250_000, 250_001] {
-            histogram.add(Duration::from_micros(microseconds));
-        }
-        assert_eq!(histogram.counts, [2, 1, 0, 0, 0, 0, 0, 1, 1, 0, 0, 1, 1]);
-        assert_eq!(histogram.count(), 7);
-        assert_eq!(histogram.sum_ns, (100 + 101 + 15_000 + 15_001 + 250_000 + 250_001) * 1000);
-    }
 
     #[test]
     fn each_refusal_is_counted_by_its_error() {

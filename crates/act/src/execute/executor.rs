@@ -330,7 +330,7 @@ impl Actuator for Executor {
     }
 
     fn counted(&self) -> Option<Counters> {
-        Some(self.counters)
+        Some(self.counters.clone())
     }
 
     fn undo(&mut self, now: Duration, promotions: &mut Promotions) -> Vec<Done> {

@@ -31,7 +31,8 @@ fn shared(tree: &str) -> Arc<Shared> {
     (counted.promote.retried, counted.promote.left.time) = (3, 2);
     counted.promote.refused[ERRORS.iter().position(|error| *error == "EAGAIN").unwrap()] = 2;
     counted.pauses.slow = 5;
-    (counted.calls.counts[0], counted.calls.counts[1], counted.calls.sum_ns) = (3, 1, 500_000);
+    // Binary fractions, so that the sum is exact: 61 and 244 us.
+    [1.0, 1.0, 1.0, 4.0].iter().for_each(|part| counted.calls.observe(part / f64::from(1 << 14)));
     first.executor = Some(counted);
     first.costs = Some(CostSource::Estimated);
     telemetry.note(&first, Duration::from_secs(2));
@@ -146,7 +147,7 @@ fn every_metric_is_reported_and_none_that_is_not_in_the_table() {
         ("call_seconds_bucket", "le=\"0.0001\"", 3.0),
         ("call_seconds_bucket", "le=\"0.00025\"", 4.0),
         ("call_seconds_count", "", 4.0),
-        ("call_seconds_sum", "", 0.0005),
+        ("call_seconds_sum", "", 7.0 / f64::from(1 << 14)),
     ] {
         assert_eq!(value(&format!("megapage_executor_{name}"), labels), expected, "{name}{{{labels}}}");
     }

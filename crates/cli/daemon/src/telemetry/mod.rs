@@ -3,15 +3,13 @@
 //! All of it is bounded: sums by the numbers of policies, kinds of action and results; processes by
 //! [`MOST_PROCESSES`]; decisions by the caller's number.
 
-mod histogram;
 pub mod metrics;
 mod status;
 pub mod table;
 mod value;
 
 use crate::Pass;
-use histogram::Histogram;
-use megapage_act::execute::{Counters, Done};
+use megapage_act::execute::{Counters, Done, Histogram};
 use megapage_decide::{Action, Obtained};
 use megapage_snapshot::daemon::{Decision, PassStatus, ProcessStatus, Totals};
 use megapage_snapshot::{CostSource, ProcessId, TrackerKind};
@@ -125,7 +123,7 @@ impl Telemetry {
         self.passes += 1;
         self.left += pass.left;
         self.backed_off += pass.backed_off;
-        self.executor = pass.executor;
+        self.executor = pass.executor.clone();
         self.pass_cpu += pass.times.cpu;
         let times = [pass.times.observe, pass.times.decide, pass.times.act];
         for (part, time) in self.pass_seconds.iter_mut().zip(times) {

@@ -5,7 +5,7 @@ use super::value::{Labels, Row, Rows, Value, by, count, info, level, one};
 use super::{Known, Last as LastPass, PARTS, Telemetry};
 use crate::shared::Shared;
 use Source::{Daemon, Executor, Kernel, Last, Passes, Process};
-use Value::{Count, Level, Seconds, Spread, Times};
+use Value::{Count, Level, Seconds, Spread};
 use megapage_act::execute::Counters;
 use megapage_act::execute::counters::{ERRORS, Kind};
 use megapage_kernel::hugetlb::{self, PoolScope};
@@ -135,9 +135,9 @@ metrics! {
             by(by_cause, Count)
         });
     executor_call_seconds() "Duration of one system call"
-        = Executor(|from| one(Times(&from.calls)));
+        = Executor(|from| one(Spread(&from.calls)));
     executor_held_seconds() "Time that one call held the mmap lock of a process without a break"
-        = Executor(|from| one(Times(&from.held)));
+        = Executor(|from| one(Spread(&from.held)));
     executor_forgotten_total() "Promotions that on_exit cannot undo: too many to record"
         = Executor(|from| one(Count(from.forgotten)));
     process_info(pid, name, uid, cgroup, unit, pod)

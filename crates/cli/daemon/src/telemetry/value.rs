@@ -1,8 +1,7 @@
 //! One metric with its rows, as the encoder takes it.
 
-use super::histogram::Histogram;
 use super::table::{Metric, PREFIX};
-use megapage_act::execute::counters::{BOUNDS, Histogram as ActHistogram};
+use megapage_act::execute::Histogram;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use std::fmt;
@@ -14,8 +13,6 @@ pub(super) enum Value<'a> {
     Seconds(f64),
     Level(f64),
     Spread(&'a Histogram),
-    /// Times of the executor.
-    Times(&'a ActHistogram),
 }
 
 /// Labels, in the order of the metric's table entry.
@@ -40,7 +37,7 @@ fn write_named(to: &mut DescriptorEncoder<'_>, metric: &Metric, name: &str, rows
     let kind = match first {
         Value::Count(_) | Value::Seconds(_) => MetricType::Counter,
         Value::Level(_) => MetricType::Gauge,
-        Value::Spread(_) | Value::Times(_) => MetricType::Histogram,
+        Value::Spread(_) => MetricType::Histogram,
     };
     let name = format!("{PREFIX}{}", name.strip_suffix("_total").unwrap_or(name));
     let mut family = to.encode_descriptor(&name, metric.help, None, kind)?;
@@ -61,11 +58,6 @@ fn put(to: &mut MetricEncoder<'_>, value: &Value<'_>) -> fmt::Result {
         Value::Level(level) => to.encode_gauge(level),
         Value::Spread(spread) => {
             to.encode_histogram::<NoLabelSet>(spread.sum(), spread.count(), &spread.buckets(), None)
-        }
-        Value::Times(times) => {
-            let bounds = BOUNDS.iter().map(|bound| *bound as f64 / 1e6).chain([f64::INFINITY]);
-            let buckets: Vec<(f64, u64)> = bounds.zip(times.counts).collect();
-            to.encode_histogram::<NoLabelSet>(times.sum_ns as f64 / 1e9, times.count(), &buckets, None)
         }
     }
 }

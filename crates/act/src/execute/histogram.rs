@@ -1,8 +1,8 @@
 //! Counts by size.
 
 /// Numbers of values at or below each of a few bounds.
-#[derive(Clone, Debug)]
-pub(crate) struct Histogram {
+#[derive(Clone, Debug, PartialEq)]
+pub struct Histogram {
     bounds: &'static [f64],
     /// Counts for each bound, and for values above the last; not added up.
     counts: Vec<u64>,
