@@ -21,14 +21,6 @@ pub enum KernelError {
         /// Kernel's answer.
         source: io::Error,
     },
-    /// Another process holds the right to change the file.
-    #[error("{path}: {holders} holds it; wait for its end, or end it")]
-    Held {
-        /// The file, as the user would name it.
-        path: PathBuf,
-        /// Processes that hold it.
-        holders: String,
-    },
     /// The file's text does not have the form that its documentation gives.
     #[error("{path}: line {line}: {what}")]
     Parse {
@@ -46,7 +38,6 @@ impl KernelError {
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
             KernelError::Io { source, .. } => source.raw_os_error(),
-            KernelError::Held { .. } => Some(libc::EAGAIN),
             KernelError::Parse { .. } => None,
         }
     }

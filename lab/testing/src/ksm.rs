@@ -89,8 +89,8 @@ pub struct KsmChange(SettingsChange);
 
 impl KsmChange {
     /// Notes the settings. Changes nothing yet, except to put back what a killed process has left
-    /// ([`KsmChange::recovered`]). Fails with ENOENT on a kernel without KSM. Fails with
-    /// [`KernelError::Held`] where another process holds the right and keeps it for two seconds.
+    /// ([`KsmChange::recovered`]). Fails with ENOENT on a kernel without KSM. Fails if another
+    /// process holds the right and keeps it for two seconds.
     pub fn begin(root: &KernelRoot) -> Result<KsmChange, KernelError> {
         SettingsChange::begin(root, &GROUP).map(KsmChange)
     }

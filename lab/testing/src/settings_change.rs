@@ -82,8 +82,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 impl SettingsChange {
     /// Notes the settings of the group. Changes nothing yet, except that it undoes the changes of a
-    /// process that was killed. ENOENT on a kernel without such settings. [`KernelError::Held`] if
-    /// another process keeps the right for two seconds.
+    /// process that was killed. ENOENT on a kernel without such settings. `WouldBlock`
+    /// if another process keeps the right for two seconds.
     pub(crate) fn begin(root: &KernelRoot, group: &'static Group) -> Result<SettingsChange, KernelError> {
         let io_error = |source: io::Error| KernelError::Io { path: group.path(group.main).into(), source };
         // A kernel without such settings needs no lock.
@@ -92,7 +92,8 @@ impl SettingsChange {
             LockFile::take(root, &runtime_directory(root).join(group.lock), PATIENCE).map_err(|error| {
                 match error {
                     LockError::Held { holders, .. } => {
-                        KernelError::Held { path: group.path(group.main).into(), holders }
+                        let what = format!("{holders} holds it; wait for its end, or end it");
+                        io_error(io::Error::new(io::ErrorKind::WouldBlock, what))
                     }
                     LockError::Io { path, source } => KernelError::Io { path, source },
                 }

@@ -91,7 +91,7 @@ pub struct ThpChange(SettingsChange);
 impl ThpChange {
     /// Notes the settings. Changes nothing yet, except that it undoes the changes of a process that
     /// was killed ([`ThpChange::recovered`]). ENOENT on a kernel without transparent huge pages.
-    /// [`KernelError::Held`] if another process keeps the right for two seconds.
+    /// [`std::io::ErrorKind::WouldBlock`] if another process keeps the right for two seconds.
     pub fn begin(root: &KernelRoot) -> Result<ThpChange, KernelError> {
         SettingsChange::begin(root, &GROUP).map(ThpChange)
     }
@@ -197,7 +197,7 @@ mod tests {
         let (_keep, root) = tree();
         let first = ThpChange::begin(&root).unwrap();
         let error = ThpChange::begin(&root).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::EAGAIN), "{error}");
+        assert!(error.to_string().contains(" holds it; wait for its end"), "{error}");
         // A user who may only read the settings cannot keep others from changing them.
         drop(first);
         let reader = std::fs::File::open(root.path(relative("enabled"))).unwrap();

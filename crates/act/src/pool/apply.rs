@@ -195,7 +195,7 @@ fn put_back(root: &KernelRoot, outcomes: &mut [StepOutcome]) -> Result<(), Kerne
 fn refused(step: &Step, error: KernelError) -> PoolError {
     let path = match &error {
         KernelError::Io { path, .. } => path.display().to_string(),
-        KernelError::Parse { .. } | KernelError::Held { .. } => return PoolError::Kernel(error),
+        KernelError::Parse { .. } => return PoolError::Kernel(error),
     };
     match error.raw_os_error() {
         Some(errno::EACCES | errno::EPERM) => PoolError::Denied(path),

@@ -51,7 +51,6 @@ pub enum LockError {
 #[derive(Debug)]
 pub struct LockFile {
     file: File,
-    path: PathBuf,
 }
 
 impl LockFile {
@@ -64,7 +63,7 @@ impl LockFile {
         let end = Instant::now() + patience;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(LockFile { file, path: path.to_path_buf() }),
+                Ok(()) => return Ok(LockFile { file }),
                 Err(Errno::WOULDBLOCK) if Instant::now() < end => sleep(LOCK_PAUSE),
                 Err(Errno::WOULDBLOCK) => {
                     let holders = file.metadata().map(|found| holders(root, &found)).map_err(failed)?;
@@ -92,11 +91,6 @@ impl LockFile {
     /// Returns the file, which a child may keep locked.
     pub fn file(&self) -> &File {
         &self.file
-    }
-
-    /// Returns the path of the file.
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Releases the lock now, even if a child of another thread still holds the file open until it

@@ -13,7 +13,7 @@ use std::io;
 pub(super) fn track_error(pid: Pid, error: KernelError) -> TrackError {
     let kind = match &error {
         KernelError::Io { source, .. } => source.kind(),
-        KernelError::Parse { .. } | KernelError::Held { .. } => return error.into(),
+        KernelError::Parse { .. } => return error.into(),
     };
     match kind {
         _ if error.is_gone() => TrackError::Gone(pid),
