@@ -27,6 +27,14 @@ pub const LEAST_PRESENT: usize = 487;
 /// The same for the preloaded heap, whose allocator has handed out the missing pages, too. A block
 /// of 1 MiB, say, takes 17 slices of 64 KiB, the last of which is hardly touched.
 const LEAST_PRESENT_OF_HEAP: usize = 480;
+/// Present base pages from which on a region is collapsed while there is room for the missing ones:
+/// allocators leave pages untouched behind each large block.
+const LEAST_PRESENT_WITH_ROOM: usize = 448;
+/// Divisor of the memory seen. Once all collapses of the program's life have added this share to
+/// it, only regions that are nearly full are collapsed.
+const ROOM: u64 = 40;
+/// Time after which a look that collapses reads the limits again.
+const MEASURED_AFTER: Duration = Duration::from_millis(100);
 /// Ranges that one look stores; further ones are found once these are done.
 const MOST_RANGES: usize = 512;
 /// Touched bytes from which on a mapping is advised; at least a sixteenth of it must be touched,
@@ -34,7 +42,9 @@ const MOST_RANGES: usize = 512;
 const ADVISE_TOUCHED: usize = 16 << 20;
 /// Least untouched bytes of a mapping that is advised.
 const ADVISE_UNTOUCHED: usize = 16 << 20;
-/// Regions that one call collapses: between two calls, the program's own calls get their turn.
+/// Most regions that one call collapses: between two calls, the program's own calls get their turn.
+/// The kernel begins each call by emptying the page lists of all processors, and waits for busy
+/// ones. So few large calls are cheaper.
 const BATCH: usize = 8;
 /// Longest pause after a call; a shorter call is followed by a pause of its length.
 const MOST_PAUSE: Duration = Duration::from_millis(50);
@@ -97,24 +107,48 @@ struct Fill<'a, K> {
     start: usize,
     end: usize,
     least: usize,
+    /// Bytes that less full regions may still add.
+    room: &'a mut u64,
     /// Receives the dense regions on base pages.
     dense: &'a mut Ranges,
     heap: Option<&'a HugeHeap<K>>,
     region: usize,
     present: usize,
     touched: usize,
-    /// Bytes in regions that are huge or dense.
+    /// Bytes in regions that are huge or nearly full.
     full: usize,
+    /// Bytes that the nearly full regions miss.
+    missed: u64,
     /// Bytes that the heap has handed out and that are not present, in regions that hold something.
     /// A large block that is being filled counts with its last such region.
     left: usize,
 }
 
 impl<'a, K: Prim> Fill<'a, K> {
-    /// Makes the fill of a mapping. Regions count as dense from `least` present base pages on.
-    fn new(at: (usize, usize), least: usize, dense: &'a mut Ranges, heap: Option<&'a HugeHeap<K>>) -> Self {
+    /// Makes the fill of a mapping. Regions count as dense from `least` present base pages on, and
+    /// with fewer while `room` is left for what they miss.
+    fn new(
+        at: (usize, usize),
+        least: usize,
+        room: &'a mut u64,
+        dense: &'a mut Ranges,
+        heap: Option<&'a HugeHeap<K>>,
+    ) -> Self {
         let ((start, end), region) = (at, at.0 & !(HUGE_2M - 1));
-        Fill { start, end, least, dense, heap, region, present: 0, touched: 0, full: 0, left: 0 }
+        Fill {
+            start,
+            end,
+            least,
+            room,
+            dense,
+            heap,
+            region,
+            present: 0,
+            touched: 0,
+            full: 0,
+            missed: 0,
+            left: 0,
+        }
     }
 
     fn add(&mut self, run: PresentRun) {
@@ -138,9 +172,14 @@ impl<'a, K: Prim> Fill<'a, K> {
 
     fn close(&mut self) {
         let inside = self.region >= self.start && self.region + HUGE_2M <= self.end;
+        let missing = missing(self.present);
         if inside && self.present >= self.least {
             self.dense.push(self.region);
             self.full += HUGE_2M;
+            self.missed += missing;
+        } else if inside && self.present >= LEAST_PRESENT_WITH_ROOM && missing <= *self.room {
+            self.dense.push(self.region);
+            *self.room -= missing;
         }
         let heap = self.heap.filter(|_| self.present > 0);
         self.left += heap.map_or(0, |heap| heap.untouched_at(self.region, self.present * BASE_PAGE));
@@ -155,6 +194,11 @@ impl<'a, K: Prim> Fill<'a, K> {
             // Allows for both ends, and for the region that is being filled.
             && self.full + 3 * HUGE_2M >= self.touched / 16 * 15
     }
+}
+
+/// Returns the bytes that a region misses of which `present` base pages are present.
+fn missing(present: usize) -> u64 {
+    (HUGE_2M - present * BASE_PAGE) as u64
 }
 
 /// Result of one look.
@@ -183,6 +227,9 @@ pub struct Collapser {
     before: Ranges,
     now: Ranges,
     persistence: Persistence,
+    /// Bytes that the last look has seen, and those that nearly full regions missed.
+    touched: u64,
+    missed: u64,
 }
 
 impl Collapser {
@@ -195,7 +242,15 @@ impl Collapser {
             before: Ranges::new(),
             now: Ranges::new(),
             persistence: Persistence::new(),
+            touched: 0,
+            missed: 0,
         })
+    }
+
+    /// Returns the bytes that collapses of less full regions may add. Nearly full ones come first.
+    fn room<K: Prim>(&self, heap: &HugeHeap<K>) -> u64 {
+        let room = if heap.is_short() { 0 } else { self.touched / ROOM };
+        room.saturating_sub(heap.filled()).saturating_sub(self.missed)
     }
 
     /// Looks at all mappings. Collapses regions that were dense at the last look as well, or for as
@@ -205,6 +260,7 @@ impl Collapser {
         let mut look = Look { resident: heap.kernel.own_resident().unwrap_or(0), ..Look::default() };
         self.now.count = 0;
         heap.measure();
+        let (mut room, mut touched, mut missed) = (self.room(heap), 0, 0);
         let (pagemap, dense, persistence) = (&self.pagemap, &mut self.now, &mut self.persistence);
         let (mut left_of_heap, mut heap_on_base) = (0, 0);
         own_mappings(|mapping| {
@@ -228,7 +284,7 @@ impl Collapser {
                 }
                 return;
             }
-            let mut fill = Fill::new((start, end), least, dense, of_heap.then_some(heap));
+            let mut fill = Fill::new((start, end), least, &mut room, dense, of_heap.then_some(heap));
             let scanned = pagemap.scan(start, end, |run| {
                 if run.huge && !of_heap {
                     persistence.note_huge(run.start, run.end);
@@ -243,6 +299,8 @@ impl Collapser {
             }
             fill.close();
             left_of_heap += fill.left;
+            touched += fill.touched as u64;
+            missed += fill.missed;
             let advised = mapped.is_advised(start);
             let untouched = end - start - fill.touched;
             if !advised && !of_heap {
@@ -251,6 +309,7 @@ impl Collapser {
                 look.pending |= advise && mapped.advise(&heap.kernel, start, end);
             }
         })?;
+        (self.touched, self.missed) = (touched, missed);
         heap.note_untouched(left_of_heap as u64, heap_on_base as u64);
         look.cost = heap.kernel.now().saturating_sub(start);
         self.act(heap, &mut look);
@@ -273,35 +332,65 @@ impl Collapser {
     /// Collapses the regions that have been full for long enough.
     fn collapse<K: Prim>(&mut self, heap: &HugeHeap<K>, look: &mut Look, now: Duration) {
         let kernel = &heap.kernel;
-        let (mut batch, mut failures) = ((0, 0), 0);
-        let persistence = &mut self.persistence;
+        let (mut batch, mut failures, mut measured) = (Batch::default(), 0, now);
+        let (persistence, pagemap) = (&mut self.persistence, &self.pagemap);
+        // A collapse would copy memory that a child keeps.
+        let present =
+            |region| pagemap.present_unshared(region).filter(|present| *present >= LEAST_PRESENT_WITH_ROOM);
         // Returns true if the look goes on.
-        let mut collapse = |(start, end): (usize, usize), of_heap: bool, look: &mut Look| {
-            if start == end {
+        let mut collapse = |Batch { start, mut end, of_heap, missing }: Batch, look: &mut Look| {
+            let len = end - start;
+            if len == 0 {
                 return true;
             }
             let began = kernel.now();
-            let part = Borrowed::new(start, end - start);
-            let done = if of_heap { heap.collapse_at(start) } else { kernel.collapse(part) };
-            let took = kernel.now().saturating_sub(began) / ((end - start) / HUGE_2M) as u32;
-            let goes_on = persistence.note_try(took, done, kernel.now(), || kernel.stalls());
-            if done.is_ok() {
-                look.collapsed += end - start;
-                if !of_heap {
-                    persistence.note_collapsed(start, end, now);
+            let mut ready = if of_heap { heap.make_ready(len) } else { Ok(()) };
+            if ready.is_err() && len > HUGE_2M {
+                end = start + HUGE_2M;
+                ready = heap.make_ready(HUGE_2M);
+            }
+            // That may have taken long.
+            if of_heap && ready.is_ok() && (start..end).step_by(HUGE_2M).any(|at| present(at).is_none()) {
+                look.pending = true;
+                return true;
+            }
+            let calls = if ready.is_ok() { kernel.now() } else { began };
+            let done = ready.and_then(|()| match of_heap {
+                true => heap.collapse_at(start, end - start),
+                false => kernel.collapse(Borrowed::new(start, len)).map(|()| len),
+            });
+            let ends = kernel.now();
+            let each = ends.saturating_sub(began) / ((end - start) / HUGE_2M) as u32;
+            // The program may wait for the whole call on its heap.
+            let took = if of_heap { each.max(ends.saturating_sub(calls)) } else { each };
+            let goes_on = persistence.note_try(took, done.map(drop), ends, || kernel.stalls());
+            match done {
+                Ok(done) => {
+                    look.collapsed += done;
+                    heap.note_filled(missing * done as u64 / len as u64);
+                    if !of_heap {
+                        persistence.note_collapsed(start, end, now);
+                    }
                 }
+                // The kernel may have collapsed all regions but one.
+                Err(_) if !of_heap && len > HUGE_2M => heap.note_filled(missing),
+                Err(_) => {}
             }
             // EINVAL is about this memory, or the kernel is too old; it costs nothing.
             failures += usize::from(done.is_err_and(|errno| errno != Errno::EINVAL));
-            pause(kernel, began);
+            pause(kernel, calls);
             goes_on && failures < MOST_FAILURES
         };
         for region in self.now.regions() {
+            if kernel.now().saturating_sub(measured) >= MEASURED_AFTER {
+                heap.measure();
+                measured = kernel.now();
+            }
             // A collapse takes a huge page before it gives base pages back. While a look is wanted,
             // chunks stay on base pages until it comes.
             if heap.is_near_limit() || heap.is_unseen() {
                 look.pending = true;
-                break;
+                return;
             }
             let chunk = heap.chunk_at(region);
             if chunk.is_some_and(|chunk| chunk.mapping() != BASE) {
@@ -311,26 +400,32 @@ impl Collapser {
                 look.pending = true;
                 continue;
             }
-            // A collapse would copy memory that a child keeps.
-            if self.pagemap.is_shared(region) != Some(false) {
-                continue;
+            let of_heap = chunk.is_some();
+            let most = if of_heap { heap.most_at_once() } else { BATCH };
+            if batch.end != region || batch.of_heap != of_heap || batch.end - batch.start >= most * HUGE_2M {
+                let next = Batch { start: region, end: region, of_heap, missing: 0 };
+                if !collapse(std::mem::replace(&mut batch, next), look) {
+                    return;
+                }
             }
-            let goes_on = if chunk.is_some() {
-                collapse((region, region + HUGE_2M), true, look)
-            } else if batch.1 != region || batch.1 - batch.0 >= BATCH * HUGE_2M {
-                let goes_on = collapse(batch, false, look);
-                batch = (region, region + HUGE_2M);
-                goes_on
-            } else {
-                batch.1 = region + HUGE_2M;
-                true
-            };
-            if !goes_on {
-                return;
+            if let Some(present) = present(region) {
+                batch.end += HUGE_2M;
+                batch.missing += missing(present);
             }
         }
-        collapse(batch, false, look);
+        collapse(batch, look);
     }
+}
+
+/// Neighbouring regions that one call collapses.
+#[derive(Clone, Copy, Default)]
+struct Batch {
+    start: usize,
+    end: usize,
+    /// True for chunks of the heap.
+    of_heap: bool,
+    /// Bytes that the collapse adds.
+    missing: u64,
 }
 
 /// Pauses as long as a call has taken that began at `began`, at most [`MOST_PAUSE`]: the program's
@@ -343,6 +438,7 @@ pub(crate) fn pause(kernel: &impl Prim, began: Duration) {
 mod tests {
     use super::*;
     use crate::heap::tests::model::Model;
+    use megapage_inside::program_memory::{map_aligned, unmap};
 
     const START: usize = 1 << 30;
 
@@ -351,9 +447,13 @@ mod tests {
     }
 
     fn dense_of(pages: (usize, usize), runs: &[PresentRun]) -> (Vec<usize>, bool) {
+        dense_with(0, pages, runs)
+    }
+
+    fn dense_with(mut room: u64, pages: (usize, usize), runs: &[PresentRun]) -> (Vec<usize>, bool) {
         let mut dense = Ranges::new();
         let (start, end) = (START + pages.0 * BASE_PAGE, START + pages.1 * BASE_PAGE);
-        let mut fill = Fill::new((start, end), LEAST_PRESENT, &mut dense, None::<&HugeHeap>);
+        let mut fill = Fill::new((start, end), LEAST_PRESENT, &mut room, &mut dense, None::<&HugeHeap>);
         runs.iter().for_each(|run| fill.add(*run));
         fill.close();
         let growing = fill.is_growing();
@@ -368,6 +468,20 @@ mod tests {
         assert_eq!(dense_of((0, 2048), &pieces).0, [0, 2]);
         assert_eq!(dense_of((8, 1532), &[run(8, 1532, false)]).0, [1], "both ends stick out");
         assert_eq!(dense_of((0, 512), &[]).0, [0usize; 0]);
+    }
+
+    #[test]
+    fn less_full_regions_are_dense_while_there_is_room_for_what_they_miss() {
+        let run = |at: usize, present: usize| run(512 * at, 512 * at + present, false);
+        let runs = [run(0, 447), run(1, 448), run(2, 512), run(3, 486), run(4, 487), run(5, 450)];
+        let dense = |pages: u64| dense_with(pages * BASE_PAGE as u64, (0, 6 * 512), &runs).0;
+        assert_eq!(dense(0), [2, 4]);
+        assert_eq!(dense(63), [2, 3, 4], "the one with 64 missing pages is too large");
+        assert_eq!(dense(64), [1, 2, 4]);
+        assert_eq!(dense(64 + 26), [1, 2, 3, 4]);
+        assert_eq!(dense(64 + 26 + 61), [1, 2, 3, 4]);
+        assert_eq!(dense(64 + 26 + 62), [1, 2, 3, 4, 5]);
+        assert_eq!(dense(1 << 20).len(), 5);
     }
 
     #[test]
@@ -398,12 +512,12 @@ mod tests {
         };
         let heap = HugeHeap::on(Model::new());
         let kernel = &heap.kernel;
-        // Nothing is mapped at these regions, and the model collapses none of them.
+        let start = regions_with(&[512; REGIONS]);
         let mut look = |ms: u64, done| {
             kernel.collapse_takes.set(Duration::from_millis(ms));
             kernel.collapsed.set(done);
             collapser.now.count = 0;
-            (0..REGIONS).for_each(|at| collapser.now.push(START + at * HUGE_2M));
+            (0..REGIONS).for_each(|at| collapser.now.push(start + at * HUGE_2M));
             let (mut look, before) = (Look::default(), kernel.now());
             collapser.act(&heap, &mut look);
             let took = (kernel.now() - before).as_millis() as u64;
@@ -427,5 +541,44 @@ mod tests {
             (BATCH, 450, 70, false),
             "120 ms from the slow call on, less its pause"
         );
+        unmap(start, REGIONS * HUGE_2M);
+    }
+
+    /// Maps regions with so many present base pages each.
+    fn regions_with(present: &[usize]) -> usize {
+        let start = map_aligned(present.len() * HUGE_2M, true).unwrap();
+        let all = Borrowed::new(start, present.len() * HUGE_2M);
+        let _ = all.advise_no_thp();
+        for (at, pages) in present.iter().enumerate() {
+            all.part(at * HUGE_2M, pages * BASE_PAGE).populate().unwrap();
+        }
+        start
+    }
+
+    #[test]
+    fn what_collapses_add_is_counted_and_regions_that_have_emptied_are_left_alone() {
+        let Some(mut collapser) = Collapser::new() else {
+            return megapage_testing::skip("needs the page map");
+        };
+        let heap = HugeHeap::on(Model::new());
+        let present = [512, 500, 448, 447];
+        let start = regions_with(&present);
+        let mut act = |done| {
+            heap.kernel.collapsed.set(done);
+            collapser.now.count = 0;
+            (0..present.len()).for_each(|at| collapser.now.push(start + at * HUGE_2M));
+            collapser.act(&heap, &mut Look::default());
+            (heap.kernel.collapses.take(), heap.filled())
+        };
+        let added = (12 + 64) * BASE_PAGE as u64;
+        assert_eq!(act(Ok(())), (vec![], 0), "full for the first time");
+        assert_eq!(act(Ok(())), (vec![3 * HUGE_2M], added));
+        // The kernel may have collapsed all but one.
+        assert_eq!(act(Err(Errno::EINVAL)), (vec![3 * HUGE_2M], 2 * added));
+        (collapser.touched, collapser.missed) = (40 << 20, 0);
+        assert_eq!(collapser.room(&heap), (1 << 20) - 2 * added);
+        collapser.missed = 2 << 20;
+        assert_eq!(collapser.room(&heap), 0, "nearly full regions come first");
+        unmap(start, present.len() * HUGE_2M);
     }
 }

@@ -1,8 +1,8 @@
 //! Interface between the heap and the kernel, as mimalloc's prim.h. It has the calls for addresses
 //! and chunks, those to a broker, those that read the machine, and the clock.
 //!
-//! [`Kernel`] makes the calls, at no cost. A test's kernel refuses them, and lets time pass. An
-//! owner that is dropped releases its addresses without the interface.
+//! [`Kernel`] makes the calls, at no cost. A test's kernel refuses them, and lets time pass.
+//! Dropping a `Reservation` unmaps it directly, not through this trait.
 
 use crate::stock::{Granted, TakeError, take_noting};
 use megapage_inside::room::{self, Limits, Room};
@@ -63,6 +63,8 @@ calls! {
     fn populate(part: Borrowed) -> Result<(), Errno> = part.populate();
     /// Advises transparent huge pages.
     fn advise_thp(part: Borrowed) -> Result<(), Errno> = part.advise_thp();
+    /// Keeps memory from children of fork(2).
+    fn keep_from_children(part: Borrowed) -> Result<(), Errno> = part.keep_from_children();
     /// Collapses memory into transparent huge pages.
     fn collapse(part: Borrowed) -> Result<(), Errno> = part.collapse();
 

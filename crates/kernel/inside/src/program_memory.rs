@@ -231,22 +231,26 @@ impl OwnPagemap {
         Ok(())
     }
 
-    /// Returns true if another process maps a base page of the aligned 2 MiB from `start` on, as
-    /// after a fork(2). `None` where the kernel does not report it.
-    pub fn is_shared(&self, start: usize) -> Option<bool> {
-        self.count(start, Entry::is_shared).map(|pages| pages > 0)
+    /// Returns how many base pages of the aligned 2 MiB from `start` on are present. `None` if one
+    /// of them is not this process's alone: shared since a fork(2), merged by KSM, or the shared
+    /// page of zeros. Also `None` if one is swapped out, and where the kernel does not report it.
+    pub fn present_unshared(&self, start: usize) -> Option<usize> {
+        let words = self.read(start)?;
+        words.iter().map(|word| Entry(*word)).try_fold(0, |sum, entry| {
+            (!entry.is_shared() && !entry.is_swapped()).then_some(sum + usize::from(entry.is_present()))
+        })
     }
 
     /// Returns how many base pages of the aligned 2 MiB from `start` on are present, including the
     /// shared page of zeros. `None` where the kernel does not report it.
     pub fn present(&self, start: usize) -> Option<usize> {
-        self.count(start, Entry::is_present)
+        Some(self.read(start)?.iter().filter(|word| Entry(**word).is_present()).count())
     }
 
-    fn count(&self, start: usize, holds: impl Fn(Entry) -> bool) -> Option<usize> {
-        let mut words = [0u64; HUGE_2M / BASE_PAGE];
+    fn read(&self, start: usize) -> Option<[u64; HUGE_2M / BASE_PAGE]> {
+        let mut words = [0; HUGE_2M / BASE_PAGE];
         let read = self.file.read_words(&mut words, start / BASE_PAGE * size_of::<u64>());
-        (read == Ok(words.len())).then(|| words.iter().filter(|word| holds(Entry(**word))).count())
+        (read == Ok(words.len())).then_some(words)
     }
 }
 
@@ -312,7 +316,7 @@ mod tests {
             huge: false,
         };
         assert_eq!(runs, [run(0, 4), run(600, 601)]);
-        assert_eq!(pagemap.is_shared(start), Some(false));
+        assert_eq!(pagemap.present_unshared(start), Some(4));
         if range.advise_thp().is_ok() && range.part(0, HUGE_2M).collapse().is_ok() {
             runs.clear();
             pagemap.scan(start, start + HUGE_2M, |run| runs.push(run)).unwrap();

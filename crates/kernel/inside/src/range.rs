@@ -122,6 +122,11 @@ impl Borrowed {
         advise(self.start, self.len, libc::MADV_NOHUGEPAGE)
     }
 
+    /// Keeps the range from children of fork(2) (MADV_DONTFORK).
+    pub fn keep_from_children(self) -> Result<(), Errno> {
+        advise(self.start, self.len, libc::MADV_DONTFORK)
+    }
+
     /// Collapses the range into transparent huge pages now (MADV_COLLAPSE, Linux 6.1). Contents
     /// stay.
     pub fn collapse(self) -> Result<(), Errno> {

@@ -1,11 +1,12 @@
 //! Chunks that become huge behind the program. They were on base pages when the program touched
 //! them first, and have filled up since. A thread of the library collapses them.
 
-use super::HugeHeap;
-use crate::chunk::Mapping;
+use super::group::Group;
+use super::{GROUP, HugeHeap};
+use crate::chunk::{BASE, Chunk, Mapping};
 use crate::ledger::Backing;
 use crate::prim::Prim;
-use megapage_inside::{Errno, ErrnoGuard};
+use megapage_inside::{Errno, ErrnoGuard, OwnRegion};
 use megapage_units::{BASE_PAGE, HUGE_2M, HugePage};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -16,6 +17,8 @@ pub(super) const SMALL_HEAP: u64 = 4 << 20;
 const PER_THREAD: u64 = 1 << 20;
 /// Most of those bytes, for all threads together.
 const MOST_FOR_THREADS: u64 = 64 << 20;
+/// Most chunks that one call collapses.
+const MOST_AT_ONCE: usize = 4;
 
 impl<K: Prim> HugeHeap<K> {
     /// Returns true if a heap that holds `held` bytes is too small for a further huge page.
@@ -25,44 +28,102 @@ impl<K: Prim> HugeHeap<K> {
         held + HugePage::SIZE <= SMALL_HEAP + for_threads
     }
 
-    /// Collapses the chunk at `address`. For threads of the library: the kernel may have to make
-    /// room for a huge page. Fails with ENOMEM if it has none. Fails with EINVAL for a chunk that
-    /// is not on base pages, and before Linux 6.1, where khugepaged collapses the chunk later.
-    pub fn collapse_at(&self, address: usize) -> Result<(), Errno> {
+    /// Returns the bytes that collapses have added over the program's life: pages that were not
+    /// present before.
+    pub(crate) fn filled(&self) -> u64 {
+        self.room.filled.load(Relaxed)
+    }
+
+    /// Notes that a collapse has added so many bytes.
+    pub(crate) fn note_filled(&self, bytes: u64) {
+        self.room.filled.fetch_add(bytes, Relaxed);
+    }
+
+    /// Returns the most chunks of one call of [`HugeHeap::collapse_at`], which the program may wait
+    /// for. [`HugeHeap::make_ready`] takes as many huge pages for a moment: at most 1/256 of the
+    /// heap, but always one.
+    pub(crate) fn most_at_once(&self) -> usize {
+        ((self.committed() / 256 / HugePage::SIZE) as usize).clamp(1, MOST_AT_ONCE)
+    }
+
+    /// Has the kernel make room for `len` bytes of huge pages now, while no lock of the heap is
+    /// held. [`HugeHeap::collapse_at`] then holds its locks for less time. Fails with ENOMEM if
+    /// there is no room.
+    pub fn make_ready(&self, len: usize) -> Result<(), Errno> {
         let _errno = ErrnoGuard::save();
-        // The program may wait for the locks below. So room is made before they are taken.
-        match make_ready(&self.kernel) {
-            Ok(()) | Err(Errno::EINVAL) => self.walks.with(|| self.collapse_chunk_at(address)),
-            refused => refused,
+        match make_ready(&self.kernel, len) {
+            // The kernel cannot collapse, which `collapse_at` finds out.
+            Err(Errno::EINVAL) => Ok(()),
+            done => done,
         }
     }
 
-    /// Collapses the chunk at `address`, if it is still on base pages. The caller holds `walks`.
-    fn collapse_chunk_at(&self, address: usize) -> Result<(), Errno> {
-        let span = self.spans.with(|spans| spans.find(address)).ok_or(Errno::EINVAL)?;
-        let index = (address - span.range.start()) / HUGE_2M;
-        let group = self.hold(&span, index);
-        let (chunk, range) = (span.chunk(index), group.chunk_at(index));
-        let is_closed = self.by_slices.load(Relaxed) && chunk.used() != u32::MAX;
-        if chunk.mapping() != Mapping::Mapped(Backing::Base) || is_closed {
-            return Err(Errno::EINVAL);
+    /// Collapses the chunks from `start` to `start + len` that are on base pages, and returns the
+    /// bytes that became huge. For threads of the library, after [`HugeHeap::make_ready`]. If none
+    /// did, fails with ENOMEM if there is no huge page, and with EINVAL if no chunk is on base
+    /// pages. EINVAL before Linux 6.1, too, where khugepaged collapses chunks later.
+    pub fn collapse_at(&self, start: usize, len: usize) -> Result<usize, Errno> {
+        let _errno = ErrnoGuard::save();
+        self.walks.with(|| self.collapse_chunks_at(start, len))
+    }
+
+    /// Collapses chunks, group by group. The caller holds `walks`.
+    fn collapse_chunks_at(&self, start: usize, len: usize) -> Result<usize, Errno> {
+        let span = self.spans.with(|spans| spans.find(start)).ok_or(Errno::EINVAL)?;
+        let mut index = (start - span.range.start()) / HUGE_2M;
+        let end = span.chunks().min(index + len / HUGE_2M);
+        let (mut done, mut refused) = (0, Errno::EINVAL);
+        while index < end {
+            let group = self.hold(&span, index);
+            let group_end = end.min((index / GROUP + 1) * GROUP);
+            let is_closed = |chunk: Chunk| self.by_slices.load(Relaxed) && chunk.used() != u32::MAX;
+            let is_base = |index: &usize| {
+                let chunk = span.chunk(*index);
+                chunk.mapping() == BASE && !is_closed(chunk)
+            };
+            let count = (index..group_end).take_while(is_base).count();
+            match if count > 0 { self.collapse_held(&group, index, count) } else { Ok(0) } {
+                Ok(huge) => done += huge,
+                Err(errno) => refused = errno,
+            }
+            index += count.max(1);
         }
+        if done == 0 { Err(refused) } else { Ok(done * HUGE_2M) }
+    }
+
+    /// Collapses `count` chunks of a group from `index` on, and returns how many became huge. An
+    /// error says that none did.
+    fn collapse_held(&self, group: &Group, index: usize, count: usize) -> Result<usize, Errno> {
+        let range = group.chunks_at(index, count);
         self.kernel.advise_thp(*range)?;
-        self.kernel.collapse(*range)?;
-        chunk.set_mapping(Mapping::Mapped(Backing::Thp));
-        chunk.set_advised();
-        self.in_use.moved_to_huge(chunk.committed());
-        self.ledger().converted(Backing::Base, Backing::Thp, HugePage::SIZE);
-        Ok(())
+        let done = self.kernel.collapse(*range);
+        let mut huge = 0;
+        for index in index..index + count {
+            let (chunk, start) = (group.chunk(index), group.chunk_at(index).start());
+            chunk.set_advised();
+            // After a failure the kernel has gone on with the other chunks, or not.
+            if done.is_ok() || self.kernel.region(start) == Some(OwnRegion::Huge) {
+                chunk.set_mapping(Mapping::Mapped(Backing::Thp));
+                self.in_use.moved_to_huge(chunk.committed());
+                self.ledger().converted(Backing::Base, Backing::Thp, HugePage::SIZE);
+                huge += 1;
+            }
+        }
+        if huge == 0 { done.map(|()| 0) } else { Ok(huge) }
     }
 }
 
-/// Takes a huge page and releases it, so that the next collapse finds one. The kernel holds no lock
-/// of the process while it makes room for that page. In a virtual machine, the host may have to
-/// find memory, too. Fails with EINVAL if the kernel cannot collapse (before Linux 6.1).
-pub(super) fn make_ready(kernel: &impl Prim) -> Result<(), Errno> {
-    let range = kernel.reserve(HUGE_2M, HUGE_2M)?;
+/// Takes `len` bytes of huge pages and releases them, so that the next collapse finds them. The
+/// kernel holds no lock of the process while it makes room for those pages. In a virtual machine,
+/// the host may have to find memory, too. Fails with EINVAL if the kernel cannot collapse (before
+/// Linux 6.1).
+pub(super) fn make_ready(kernel: &impl Prim, len: usize) -> Result<(), Errno> {
+    let range = kernel.reserve(len, HUGE_2M)?;
+    // A child that is forked meanwhile would keep these pages.
+    kernel.keep_from_children(*range.part(0, len))?;
     kernel.open(&range)?;
-    kernel.populate(*range.part(0, BASE_PAGE))?;
+    for start in (0..len).step_by(HUGE_2M) {
+        kernel.populate(*range.part(start, BASE_PAGE))?;
+    }
     kernel.collapse(range.view())
 }

@@ -113,7 +113,7 @@ impl<K: Prim> HugeHeap<K> {
             Repaired::Ready => {
                 walk.ready = true;
                 // If there is no huge page, the next step finds out.
-                let _ = make_ready(&self.kernel);
+                let _ = make_ready(&self.kernel, HUGE_2M);
                 found
             }
             found => found,

@@ -83,6 +83,8 @@ pub(super) struct Headroom {
     seen_up_to: AtomicU64,
     /// True if more are committed, so that a look is wanted.
     wants_look: AtomicBool,
+    /// Bytes that collapses have added.
+    pub(super) filled: AtomicU64,
 }
 
 impl Headroom {
@@ -101,6 +103,7 @@ impl Headroom {
             untouched: AtomicU64::new(NOT_LOOKED),
             seen_up_to: AtomicU64::new(0),
             wants_look: AtomicBool::new(false),
+            filled: AtomicU64::new(0),
         }
     }
 }
@@ -119,8 +122,8 @@ pub(super) enum Fresh {
 /// Backings that fresh memory may have, the best first; base pages come last.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Chain {
-    /// Pages of 1 GiB, as far as whole ones fit and the pool lasts. Each chunk that gets none has a
-    /// separate chain.
+    /// Pages of 1 GiB, as far as whole ones fit and the pool lasts. For each chunk that gets none,
+    /// `chain` is asked again.
     Gigantic,
     /// Backings of one chunk.
     Chunk {
@@ -263,15 +266,15 @@ impl<K: Prim> HugeHeap<K> {
         }
     }
 
-    /// Returns true if pages of 1 GiB may back fresh memory. `large` is true if it is large enough
-    /// for them, or the heap is, where the user has not asked for them.
+    /// Returns true if pages of 1 GiB may back fresh memory. `large` says that the memory or the
+    /// heap is large enough. It matters only if the user has not asked for such pages.
     fn may_be_gigantic(&self, heap: Heap, large: bool) -> bool {
         // The pages of a named broker come first. Most machines have no such pool: that is no
         // fall-back.
         let has_any = || self.kernel.hugetlb_available(PageSize::HUGE_1G).unwrap_or(0) > 0;
         let auto = || large && !self.has_broker() && !self.kernel.is_confined() && has_any();
-        let wanted = heap == Heap::Hugetlb1G || heap == Heap::Auto && auto();
-        wanted && !self.forked.load(Relaxed) && self.is_fit(HUGE_1G as u64)
+        let wanted = || heap == Heap::Hugetlb1G || heap == Heap::Auto && auto();
+        !self.forked.load(Relaxed) && wanted() && self.is_fit(HUGE_1G as u64)
     }
 
     /// Returns true if a page of a broker or of a pool may back a fresh chunk. `bulk` is true for a

@@ -336,19 +336,63 @@ fn a_fork_that_a_brokers_pages_forbid_is_refused_and_they_stay() {
 }
 
 #[test]
+fn chunks_are_collapsed_together_but_for_those_that_are_not_on_base_pages() {
+    let (heap, arena) = begin(Heap::None, Model::new());
+    heap.commit(arena.part(0, 5 * HUGE_2M)).unwrap();
+    heap.decommit(arena.part(2 * HUGE_2M, HUGE_2M)).unwrap();
+    let collapse = || {
+        heap.kernel.collapses.take();
+        let done = heap.collapse_at(arena.start(), 5 * HUGE_2M);
+        (done, heap.kernel.collapses.take())
+    };
+    let both = vec![2 * HUGE_2M; 2];
+    heap.kernel.collapsed.set(Err(Errno::EBUSY));
+    assert_eq!(collapse(), (Err(Errno::EBUSY), both.clone()));
+    // The kernel goes on behind a chunk that it cannot collapse.
+    heap.kernel.huge_nevertheless.set(arena.start() + 4 * HUGE_2M);
+    assert_eq!(collapse(), (Ok(HUGE_2M), both));
+    let mapping = |index: usize| heap.chunk_at(arena.start() + index * HUGE_2M).unwrap().mapping();
+    assert_eq!([0, 1, 3, 4].map(mapping), [BASE, BASE, BASE, THP]);
+    heap.kernel.collapsed.set(Ok(()));
+    assert_eq!(collapse(), (Ok(3 * HUGE_2M), vec![2 * HUGE_2M, HUGE_2M]));
+    assert_eq!(collapse(), (Err(Errno::EINVAL), vec![]));
+    assert_eq!(heap.ledger().held(Backing::Thp), 4 * HUGE_2M as u64);
+    heap.release(arena).unwrap();
+}
+
+#[test]
+fn few_chunks_of_a_small_heap_are_collapsed_at_once() {
+    let heap = HugeHeap::on(Model::new());
+    heap.configure(Config { heap: Heap::None, ..Config::DEFAULT });
+    let mut arenas = Vec::new();
+    for (gib, most) in [(0, 1), (1, 2), (2, 4), (3, 4)] {
+        while arenas.len() < 8 * gib {
+            let arena = heap.reserve(64 * HUGE_2M, HUGE_2M, false).unwrap().range;
+            heap.commit(arena.part(0, 64 * HUGE_2M)).unwrap();
+            arenas.push(arena);
+        }
+        assert_eq!(heap.most_at_once(), most, "{gib}");
+    }
+    arenas.into_iter().for_each(|arena| heap.release(arena).unwrap());
+}
+
+#[test]
 fn a_chunk_for_which_no_huge_page_can_be_made_ready_stays_on_base_pages() {
     let (heap, arena) = begin(Heap::Thp, Model::new());
     let mapping = || heap.chunk_at(arena.start()).unwrap().mapping();
     for refused in ["reserve", "open", "populate"] {
         heap.kernel.refused.set(refused);
-        assert_eq!((heap.collapse_at(arena.start()), mapping()), (Err(Errno::ENOMEM), BASE), "{refused}");
+        assert_eq!(heap.make_ready(HUGE_2M), Err(Errno::ENOMEM), "{refused}");
     }
     heap.kernel.refused.set("");
-    for errno in [Errno::ENOMEM, Errno::EBUSY, Errno::EINVAL] {
+    for (errno, ready) in
+        [(Errno::ENOMEM, Err(Errno::ENOMEM)), (Errno::EBUSY, Err(Errno::EBUSY)), (Errno::EINVAL, Ok(()))]
+    {
         heap.kernel.collapsed.set(Err(errno));
-        assert_eq!((heap.collapse_at(arena.start()), mapping()), (Err(errno), BASE));
+        assert_eq!(heap.make_ready(HUGE_2M), ready);
+        assert_eq!((heap.collapse_at(arena.start(), HUGE_2M), mapping()), (Err(errno), BASE));
     }
     heap.kernel.collapsed.set(Ok(()));
-    assert_eq!((heap.collapse_at(arena.start()), mapping()), (Ok(()), THP));
+    assert_eq!((heap.collapse_at(arena.start(), HUGE_2M), mapping()), (Ok(HUGE_2M), THP));
     heap.release(arena).unwrap();
 }

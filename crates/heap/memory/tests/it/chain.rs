@@ -224,7 +224,7 @@ fn first_chunks_follow() -> bool {
     // A thread of the program leaves the chunk as it is, however large the heap becomes.
     heap.commit(arena.part(0, ARENA)).unwrap();
     assert_eq!(mapping(&heap, arena.start()), Mapping::Mapped(Backing::Base));
-    let collapsed = heap.collapse_at(arena.start());
+    let collapsed = heap.collapse_at(arena.start(), HUGE_2M);
     assert_eq!(byte_at(&own_memory().unwrap(), arena.start()), 1);
     let is_huge = mapping(&heap, arena.start()) == Mapping::Mapped(Backing::Thp);
     assert_eq!(collapsed.is_ok(), is_huge);

@@ -5,7 +5,8 @@ use crate::stock::wire::{Answer, Verdict};
 use crate::stock::{Granted, TakeError};
 use megapage_inside::room::{Limits, Room};
 use megapage_inside::{
-    Alone, Borrowed, Errno, FreeByNode, Guarded, HugetlbRoom, NoHugetlb, NotMoved, Owned, Reservation,
+    Alone, Borrowed, Errno, FreeByNode, Guarded, HugetlbRoom, NoHugetlb, NotMoved, OwnRegion, Owned,
+    Reservation,
 };
 use megapage_units::{HUGE_2M, HugePage, PageSize};
 use std::cell::{Cell, RefCell};
@@ -52,6 +53,10 @@ pub struct Model {
     /// Answer to each request to collapse memory, and the time that it takes.
     pub collapsed: Cell<Result<(), Errno>>,
     pub collapse_takes: Cell<Duration>,
+    /// Bytes of each such request.
+    pub collapses: RefCell<Vec<usize>>,
+    /// A region that is huge although the request failed.
+    pub huge_nevertheless: Cell<usize>,
 }
 
 impl Model {
@@ -76,6 +81,8 @@ impl Model {
             two_threads_until: Cell::new(Duration::ZERO),
             collapsed: Cell::new(Ok(())),
             collapse_takes: Cell::new(Duration::ZERO),
+            collapses: RefCell::new(Vec::new()),
+            huge_nevertheless: Cell::new(0),
         }
     }
 
@@ -193,7 +200,12 @@ impl Prim for Model {
         self.advised.get()
     }
 
-    fn collapse(&self, _part: Borrowed) -> Result<(), Errno> {
+    fn region(&self, start: usize) -> Option<OwnRegion> {
+        Some(if self.huge_nevertheless.get() == start { OwnRegion::Huge } else { OwnRegion::Empty })
+    }
+
+    fn collapse(&self, part: Borrowed) -> Result<(), Errno> {
+        self.collapses.borrow_mut().push(part.len());
         self.sleep(self.collapse_takes.get());
         self.collapsed.get()
     }
