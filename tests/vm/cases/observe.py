@@ -41,8 +41,6 @@ with vm.Holder("--mib", "48", "--mmap", "--advise") as huge, vm.Holder("--mib", 
             vm.unsupported("map --tracker", f"{tracker}: says why not", bool(done.err.strip()), done.words, "a reason")
         plain.intact("map --tracker", f"after sampling by {tracker}")
     vm.megapage("map", "map", plain.pid)
-    svg = vm.megapage("map", "map", plain.pid, "--svg", "-").out
-    vm.check("map", "a picture is drawn", svg.lstrip().startswith("<") and "</svg>" in svg, svg[:80], "<svg>")
     vm.megapage("map", "map", "999999", allowed=(2,))
     vm.megapage("top", "top", "--once", "--no-sample")
 
