@@ -60,7 +60,9 @@ fn command(value: &str, words: &[Word], end: usize) -> Result<ExecCommand, Strin
 /// Returns the line that starts the same command by the launcher: prefixes, `launcher`, command.
 pub fn rewritten(command: &ExecCommand, launcher: &str) -> String {
     let argv0 = command.argv0.as_ref().map(|name| format!(" --argv0 {name}")).unwrap_or_default();
-    format!("{}{launcher}{argv0} -- {}{}", command.prefixes, command.written, command.rest)
+    // Without a prefix before it the word `;` would separate two commands.
+    let program = if command.written == ";" { "\\;" } else { &command.written };
+    format!("{}{launcher}{argv0} -- {program}{}", command.prefixes, command.rest)
 }
 
 #[cfg(test)]
@@ -78,6 +80,7 @@ mod tests {
         assert_eq!(through("-@/bin/a a"), "-/l run --argv0 a -- /bin/a");
         assert_eq!(through("\"/opt/a b\" x"), "/l run -- \"/opt/a b\" x");
         assert_eq!(one("\"/opt/a b\" x").program, "/opt/a b");
+        assert_eq!(through("-; x"), "-/l run -- \\; x");
     }
 
     #[test]
