@@ -78,6 +78,15 @@ fn a_heap_that_is_not_sized_gets_thp() {
     assert!(planned.contains("runtime not used: the arguments choose already"), "{planned}");
 }
 
+#[test]
+fn the_shared_heap_of_zgc_is_made_huge_from_outside() {
+    let Some(class) = class() else { return };
+    let program = ["java", "-XX:+UseZGC", "-Xmx512m", "-cp", path(&class), "Heap", "100"];
+    let (status, report, said) =
+        held_report(&[], &program, "32 MiB on THP", |report| mib(report, "end.heap.shmem_pmd_bytes") >= 32);
+    assert_eq!((status, said.as_str()), (0, ""), "{report:#}");
+}
+
 /// Returns every JVM that Debian's packages have installed.
 fn installed_jvms() -> Vec<PathBuf> {
     let directories = fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten();

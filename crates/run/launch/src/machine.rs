@@ -12,7 +12,7 @@ use megapage_kernel::limits::{Limits, Sysctls};
 use megapage_kernel::own_segments::try_replacing;
 use megapage_kernel::probe::{Answer, Trial, attempt};
 use megapage_kernel::process::{Status, read_own_status};
-use megapage_kernel::thp::{ThpEnabled, anonymous_2m};
+use megapage_kernel::thp::{self, ThpEnabled, ThpShmem, anonymous_2m};
 use megapage_kernel::{FILTERS_VARIABLE, KernelError, KernelRoot, meminfo};
 use megapage_units::{Bytes, PageSize};
 use std::collections::BTreeMap;
@@ -47,6 +47,9 @@ pub struct Machine {
     pub text_refused: fn() -> Option<String>,
     /// Ok if a process of the caller can have 2 MiB THP on request, else the reason why not.
     pub thp: Result<(), String>,
+    /// Returns the setting for shared memory in pages of 2 MiB, if it gives none on request either.
+    /// A function, because only a run of ZGC needs it.
+    pub shared_thp_off: fn() -> Option<ThpShmem>,
     /// True if the collapse of another process's memory is ruled out too. Only prctl rules it out;
     /// a collapse ignores the settings.
     pub collapse_off: bool,
@@ -118,6 +121,11 @@ impl Machine {
             needed,
             text_refused: || try_replacing().err().map(|refused| refused.to_string()),
             thp,
+            shared_thp_off: || {
+                let settings = thp::settings(&KernelRoot::live()).ok()??;
+                let setting = settings.shared(PageSize::HUGE_2M);
+                matches!(setting, ThpShmem::Never | ThpShmem::Deny).then_some(setting)
+            },
             collapse_off: disallowed,
             switched_off,
             pool_2m: pool(root, PageSize::HUGE_2M)?,

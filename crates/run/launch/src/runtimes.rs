@@ -3,7 +3,7 @@
 
 use crate::jvm::need::Need;
 use crate::jvm::obstacles::{Question, obstacles};
-use crate::jvm::options::Options;
+use crate::jvm::options::{Collector, Options};
 use crate::jvm::{Java, JavaPlan};
 use crate::machine::Machine;
 use crate::program::{Program, Runtime};
@@ -156,6 +156,15 @@ fn jvm(
                     // The JVM would print a warning.
                     None => format!("the JVM's switch for THP needs them on: {off}"),
                 });
+            }
+            let is_shared = options.collector == Some(Collector::Z);
+            if let Some(setting) = is_shared.then(|| (machine.shared_thp_off)()).flatten() {
+                // Without huge pages its switch only doubles the JVM's page faults.
+                let reason = format!(
+                    "ZGC's heap is shared memory, and shmem_enabled is '{setting}'; helps: megapage thp set \
+                     shmem_enabled=advise"
+                );
+                return Ok(Switch { reason, java: Some(plan), left_alone: true, ..Switch::default() });
             }
             switch.reason = match obstacle {
                 Some(obstacle) if wanted => {

@@ -2,6 +2,7 @@
 
 use crate::synthetic;
 
+use megapage_kernel::thp::ThpShmem;
 use megapage_launch::jvm::Java;
 use megapage_launch::machine::Machine;
 use megapage_launch::mechanism::{Plan, Refusal, choose};
@@ -89,6 +90,20 @@ fn each_release_gets_the_switches_that_it_knows() {
     let other = java("JAVA_VERSION=\"17.0.1\"\nJVM_VARIANT=\"Openj9\"\n");
     let plan = choose(&other, &request(Heap::Hugetlb2M, &words), &machine()).unwrap();
     assert!(plan.arguments.is_empty() && reason(&plan).contains("Openj9 is not HotSpot"), "{plan:?}");
+}
+
+#[test]
+fn zgc_is_promoted_from_outside_where_its_shared_heap_gets_no_thp_on_request() {
+    let java = version("17.0.15");
+    let off = Machine { shared_thp_off: || Some(ThpShmem::Never), ..machine() };
+    let plan = choose(&java, &request(Heap::Auto, &["-XX:+UseZGC", "Main"]), &off).unwrap();
+    assert_eq!((plan.used(), &plan.arguments[..]), (vec![Mechanism::Outside], &[][..]), "{plan:?}");
+    assert!(reason(&plan).contains("shmem_enabled is 'never'") && plan.java.is_some(), "{plan:?}");
+    // Other collectors' heaps are private memory, and a setting that lets programs ask is enough.
+    assert_eq!(arguments(&java, Heap::Auto, &["-XX:+UseG1GC", "Main"], &off), THP);
+    assert_eq!(arguments(&java, Heap::Auto, &["-XX:+UseZGC", "Main"], &machine()), THP);
+    let pool = ["-XX:+UseZGC", "-Xmx256m", "Main"];
+    assert_eq!(arguments(&java, Heap::Auto, &pool, &off)[0], "-XX:+UseLargePages", "the pool is not THP");
 }
 
 #[test]

@@ -21,6 +21,7 @@ pub fn machine() -> Machine {
         needed: Versions::new(),
         text_refused: || unreachable!("no text is asked for"),
         thp: Ok(()),
+        shared_thp_off: || None,
         collapse_off: false,
         switched_off: None,
         pool_2m: Bytes::gib(1),
