@@ -184,7 +184,7 @@ fn programs(results: &Results) -> Vec<Comparison> {
 }
 
 /// Ways of the bench of programs that are megapage's.
-const OWN_WAYS: [&str; 3] = ["ours", "learned", "other"];
+const OWN_WAYS: [&str; 5] = ["ours", "ours-2m", "ours-1g", "learned", "other"];
 
 /// Returns the geometric mean; `None` for none.
 fn geometric_mean(ratios: &[f64]) -> Option<Spread> {
