@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Show the address space of a process as a picture: how hot each range is, beside what backs it
 ///
-/// Clears the accessed bits of its memory and reads them after --seconds: what was accessed in between is hot.
+/// Clears the accessed bits and reads them after --seconds: memory accessed in between is hot.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The process: its identifier, or a name (as pgrep takes them) that matches no other process
@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// Print JSON (schema megapage.map/1) with all mappings and regions, up to 1 MB for each GiB present
     #[arg(long)]
     json: bool,
-    /// How long to wait between clearing the accessed bits and reading them
+    /// Wait between clearing and reading the accessed bits
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds(0.001, 3600.0), conflicts_with = "no_sample")]
     seconds: Duration,
     #[command(flatten)]

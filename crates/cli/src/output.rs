@@ -1,5 +1,5 @@
 //! Standard output and standard error: colour, readers that have gone away, and text that other
-//! programs chose. This command writes to them only from here, and from the screen of `top`.
+//! programs chose. Only this module and the screen of `top` write to them.
 
 mod progress;
 

@@ -17,7 +17,7 @@ use std::thread::available_parallelism;
 /// Exit status: 0 planned; 1 some recordings could not be read; 2 bad input, or nothing to plan from.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Recordings of megapage record
+    /// Files that megapage record has written
     #[arg(value_name = "RECORDING", required = true)]
     recordings: Vec<PathBuf>,
     /// The policy that gives huge pages (docs/policies.md names them)

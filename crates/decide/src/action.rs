@@ -175,8 +175,8 @@ megapage_units::named! {
     pub enum Obtained {
         /// The page tables show the effect.
         Done = "done",
-        /// Something holds the pages for now: pinned, locked, off the LRU (EAGAIN, EBUSY). Another try
-        /// is worth it.
+        /// Something holds the pages for now: pinned, locked, off the LRU (EAGAIN, EBUSY). Another
+        /// try is worth it.
         Busy = "busy",
         /// This region cannot be changed (EINVAL): no page table, not allowed, registered with
         /// userfaultfd(2).

@@ -88,9 +88,10 @@ impl KsmControls {
 pub struct KsmChange(SettingsChange);
 
 impl KsmChange {
-    /// Notes the settings. Changes nothing yet, except to put back what a killed process has left
-    /// ([`KsmChange::recovered`]). Fails with ENOENT on a kernel without KSM. Fails if another
-    /// process holds the right and keeps it for two seconds.
+    /// Takes the right. Puts back settings that a killed process had changed
+    /// ([`KsmChange::recovered`]), and then reads the settings. Fails with ENOENT on a
+    /// kernel without KSM. Fails with [`std::io::ErrorKind::WouldBlock`] if another process keeps
+    /// the right for two seconds.
     pub fn begin(root: &KernelRoot) -> Result<KsmChange, KernelError> {
         SettingsChange::begin(root, &GROUP).map(KsmChange)
     }

@@ -55,12 +55,11 @@ impl Group {
     }
 }
 
-/// Right to change a group of settings. The settings are put back in reverse order when the value
-/// is dropped, and also when this process is killed ([`Undo`]). If the guard is killed as well, as
-/// with a whole control group, the next owner of the right puts them back. For that, the texts
-/// found and set are recorded in the runtime directory meanwhile (if that can be written to). Only
-/// one process on a machine has the right: it takes a lock in that directory, which only root can
-/// open.
+/// Right to change a group of settings. Dropping the value puts them back in reverse order. If this
+/// process is killed, a shell does so ([`Undo`]). If the shell is killed as well, as with a whole
+/// control group, the next owner of the right does. For that, a file in the runtime directory
+/// records the texts found and set, if the directory can be written to. Only one process on a
+/// machine has the right: it takes a lock in that directory, which only root can open.
 #[derive(Debug)]
 pub(crate) struct SettingsChange {
     root: KernelRoot,
@@ -72,8 +71,8 @@ pub(crate) struct SettingsChange {
     pub(crate) lock: Option<LockFile>,
 }
 
-/// Shell script with arguments `FILE TEXT... RECORD`: writes the texts to files that exist, and then
-/// removes the record.
+/// Shell script with pairs of arguments `FILE TEXT`, and `RECORD` at the end. Writes each text to
+/// its file if that exists, and then removes the record.
 const PUT_BACK: &str =
     "while [ $# -gt 1 ]; do [ -e \"$1\" ] && printf %s \"$2\" > \"$1\"; shift 2; done; rm -f \"$1\"";
 
@@ -81,9 +80,9 @@ const PUT_BACK: &str =
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl SettingsChange {
-    /// Notes the settings of the group. Changes nothing yet, except that it undoes the changes of a
-    /// process that was killed. ENOENT on a kernel without such settings. `WouldBlock`
-    /// if another process keeps the right for two seconds.
+    /// Takes the right. Undoes the changes of a process that was killed, and then reads the
+    /// settings. Fails with ENOENT on a kernel without such settings. Fails with `WouldBlock` if
+    /// another process keeps the right for two seconds.
     pub(crate) fn begin(root: &KernelRoot, group: &'static Group) -> Result<SettingsChange, KernelError> {
         let io_error = |source: io::Error| KernelError::Io { path: group.path(group.main).into(), source };
         // A kernel without such settings needs no lock.
@@ -178,7 +177,7 @@ impl Drop for SettingsChange {
     }
 }
 
-/// Makes a captured tree from (path, text) pairs. It lives as long as the first value.
+/// Makes a captured tree from (path, text) pairs. The tree is deleted with the first value.
 #[cfg(test)]
 pub(crate) fn captured_tree(files: &[(&str, &str)]) -> (tempfile::TempDir, KernelRoot) {
     let directory = tempfile::tempdir().unwrap();

@@ -80,18 +80,19 @@ impl ThpControls {
     }
 }
 
-/// Right to change the settings. The settings are put back when the value is dropped, and also when
-/// this process is killed, by a shell. If the guard is killed as well, as with a
-/// whole control group, the next owner of the right puts them back. For that, the texts found and
-/// set are recorded in `/run/megapage/thp-change` meanwhile (if that can be written to). Only one
-/// process on a machine has the right: it locks `/run/megapage/thp.lock`, which only root can open.
+/// Right to change the settings. Dropping the value puts them back. If this process is killed, a
+/// shell does so. If the shell is killed as well, as with a whole control group, the next owner of
+/// the right does. For that, `/run/megapage/thp-change` records the texts found and set, if it can
+/// be written. Only one process on a machine has the right: it locks `/run/megapage/thp.lock`,
+/// which only root can open.
 #[derive(Debug)]
 pub struct ThpChange(SettingsChange);
 
 impl ThpChange {
-    /// Notes the settings. Changes nothing yet, except that it undoes the changes of a process that
-    /// was killed ([`ThpChange::recovered`]). ENOENT on a kernel without transparent huge pages.
-    /// [`std::io::ErrorKind::WouldBlock`] if another process keeps the right for two seconds.
+    /// Takes the right. Undoes the changes of a process that was killed
+    /// ([`ThpChange::recovered`]), and then reads the settings. Fails with ENOENT on a
+    /// kernel without transparent huge pages. Fails with [`std::io::ErrorKind::WouldBlock`] if
+    /// another process keeps the right for two seconds.
     pub fn begin(root: &KernelRoot) -> Result<ThpChange, KernelError> {
         SettingsChange::begin(root, &GROUP).map(ThpChange)
     }

@@ -21,8 +21,8 @@ impl Undo {
         Undo::with_output(Stdio::null(), script, arguments)
     }
 
-    /// Starts a shell that also keeps the flock(2) on `lock` until its script has run. The script
-    /// prints nothing: the lock's file is its standard output.
+    /// Starts a shell as [`Undo::start`] does. Its standard output is the file of `lock`, so that
+    /// the shell keeps the flock(2) until its end. The script must print nothing.
     pub(crate) fn holding(lock: &File, script: &str, arguments: &[&OsStr]) -> io::Result<Undo> {
         Undo::with_output(lock.try_clone()?.into(), script, arguments)
     }
@@ -91,7 +91,7 @@ mod tests {
         let lock = File::open(&file).unwrap();
         lock.lock().unwrap();
         let mut undo = Undo::holding(&lock, "echo off > \"$1\"", &[file.as_os_str()]).unwrap();
-        // Only the shell holds the lock now, as after the owner is killed.
+        // After this only the shell holds the lock, as if the owner was killed.
         drop(lock);
         let other = File::open(&file).unwrap();
         assert!(other.try_lock().is_err());

@@ -203,7 +203,7 @@ pub fn assert_golden(name: &str, text: &str) {
     );
 }
 
-/// Returns the settings for one table of top, sorted by this key, without filter and remarks.
+/// Returns the settings for one table of `top`, sorted by `key`, without a filter or notes.
 pub(crate) fn head(key: Key) -> Head {
     Head { key, reverse: false, every: None, filter: String::new(), notes: Vec::new() }
 }

@@ -323,7 +323,8 @@ fn costly(live: &mut Live) -> Result<Vec<Promotion>, String> {
     Ok(promoted)
 }
 
-/// Checks that the counters of actions agree with each other, and with the page tables.
+/// Checks that at least `least` promotions were tried, and one was done. Checks that each promotion
+/// done counts 2 MiB, and that the process has huge pages.
 fn counters_agree(live: &mut Live, least: usize) -> Result<(), String> {
     let counted = live.metrics("megapage_");
     let huge = live.targets[0].huge().0 as f64;

@@ -27,13 +27,13 @@ pub const LEAST_PRESENT: usize = 487;
 /// The same for the preloaded heap, whose allocator has handed out the missing pages, too. A block
 /// of 1 MiB, say, takes 17 slices of 64 KiB, the last of which is hardly touched.
 const LEAST_PRESENT_OF_HEAP: usize = 480;
-/// Present base pages from which on a region is collapsed while there is room for the missing ones:
-/// allocators leave pages untouched behind each large block.
+/// Present base pages from which on a region is collapsed while the missing ones fit into
+/// [`Collapser::room`]. Allocators leave pages untouched behind each large block.
 const LEAST_PRESENT_WITH_ROOM: usize = 448;
-/// Divisor of the memory seen. Once all collapses of the program's life have added this share to
-/// it, only regions that are nearly full are collapsed.
+/// Divisor of the present bytes. Once collapses have added this share over the program's life, only
+/// nearly full regions are collapsed.
 const ROOM: u64 = 40;
-/// Time after which a look that collapses reads the limits again.
+/// Time after which a look reads the limits again between two collapses.
 const MEASURED_AFTER: Duration = Duration::from_millis(100);
 /// Ranges that one look stores; further ones are found once these are done.
 const MOST_RANGES: usize = 512;
@@ -42,9 +42,9 @@ const MOST_RANGES: usize = 512;
 const ADVISE_TOUCHED: usize = 16 << 20;
 /// Least untouched bytes of a mapping that is advised.
 const ADVISE_UNTOUCHED: usize = 16 << 20;
-/// Most regions that one call collapses: between two calls, the program's own calls get their turn.
-/// The kernel begins each call by emptying the page lists of all processors, and waits for busy
-/// ones. So few large calls are cheaper.
+/// Most regions that one call collapses: the program's own calls run between two calls. Each call
+/// first drains the LRU caches of all processors, and waits for busy ones. So few large calls are
+/// cheaper.
 const BATCH: usize = 8;
 /// Longest pause after a call; a shorter call is followed by a pause of its length.
 const MOST_PAUSE: Duration = Duration::from_millis(50);
@@ -107,7 +107,7 @@ struct Fill<'a, K> {
     start: usize,
     end: usize,
     least: usize,
-    /// Bytes that less full regions may still add.
+    /// Bytes that collapses of less than nearly full regions may still add.
     room: &'a mut u64,
     /// Receives the dense regions on base pages.
     dense: &'a mut Ranges,
@@ -117,7 +117,7 @@ struct Fill<'a, K> {
     touched: usize,
     /// Bytes in regions that are huge or nearly full.
     full: usize,
-    /// Bytes that the nearly full regions miss.
+    /// Missing bytes of the nearly full regions on base pages.
     missed: u64,
     /// Bytes that the heap has handed out and that are not present, in regions that hold something.
     /// A large block that is being filled counts with its last such region.
@@ -125,8 +125,8 @@ struct Fill<'a, K> {
 }
 
 impl<'a, K: Prim> Fill<'a, K> {
-    /// Makes the fill of a mapping. Regions count as dense from `least` present base pages on, and
-    /// with fewer while `room` is left for what they miss.
+    /// Creates the fill of a mapping. A region is dense with `least` present base pages. It is also
+    /// dense with [`LEAST_PRESENT_WITH_ROOM`] if its missing bytes fit into `room`.
     fn new(
         at: (usize, usize),
         least: usize,
@@ -196,7 +196,7 @@ impl<'a, K: Prim> Fill<'a, K> {
     }
 }
 
-/// Returns the bytes that a region misses of which `present` base pages are present.
+/// Returns the missing bytes of a region with `present` base pages.
 fn missing(present: usize) -> u64 {
     (HUGE_2M - present * BASE_PAGE) as u64
 }
@@ -227,8 +227,9 @@ pub struct Collapser {
     before: Ranges,
     now: Ranges,
     persistence: Persistence,
-    /// Bytes that the last look has seen, and those that nearly full regions missed.
+    /// Present bytes at the last look.
     touched: u64,
+    /// Missing bytes of the nearly full regions at the last look.
     missed: u64,
 }
 
@@ -247,7 +248,8 @@ impl Collapser {
         })
     }
 
-    /// Returns the bytes that collapses of less full regions may add. Nearly full ones come first.
+    /// Returns the bytes that collapses of less full regions may add. First subtracts the missing
+    /// bytes of nearly full regions. Returns 0 while memory is short.
     fn room<K: Prim>(&self, heap: &HugeHeap<K>) -> u64 {
         let room = if heap.is_short() { 0 } else { self.touched / ROOM };
         room.saturating_sub(heap.filled()).saturating_sub(self.missed)
@@ -316,7 +318,7 @@ impl Collapser {
         Ok(look)
     }
 
-    /// Collapses dense regions if it is time for that, and notes them for the next look.
+    /// Collapses dense regions if a collapse is due. Stores the dense regions for the next look.
     fn act<K: Prim>(&mut self, heap: &HugeHeap<K>, look: &mut Look) {
         let now = heap.kernel.now();
         if self.persistence.is_due(now) {
@@ -349,7 +351,7 @@ impl Collapser {
                 end = start + HUGE_2M;
                 ready = heap.make_ready(HUGE_2M);
             }
-            // That may have taken long.
+            // `make_ready` may have taken long: a fork may share the regions now, or they emptied.
             if of_heap && ready.is_ok() && (start..end).step_by(HUGE_2M).any(|at| present(at).is_none()) {
                 look.pending = true;
                 return true;
@@ -361,7 +363,7 @@ impl Collapser {
             });
             let ends = kernel.now();
             let each = ends.saturating_sub(began) / ((end - start) / HUGE_2M) as u32;
-            // The program may wait for the whole call on its heap.
+            // A thread of the program may wait for the heap's lock during the whole call.
             let took = if of_heap { each.max(ends.saturating_sub(calls)) } else { each };
             let goes_on = persistence.note_try(took, done.map(drop), ends, || kernel.stalls());
             match done {
@@ -372,7 +374,7 @@ impl Collapser {
                         persistence.note_collapsed(start, end, now);
                     }
                 }
-                // The kernel may have collapsed all regions but one.
+                // The kernel may have collapsed all regions but one: counts them all.
                 Err(_) if !of_heap && len > HUGE_2M => heap.note_filled(missing),
                 Err(_) => {}
             }
@@ -476,7 +478,7 @@ mod tests {
         let runs = [run(0, 447), run(1, 448), run(2, 512), run(3, 486), run(4, 487), run(5, 450)];
         let dense = |pages: u64| dense_with(pages * BASE_PAGE as u64, (0, 6 * 512), &runs).0;
         assert_eq!(dense(0), [2, 4]);
-        assert_eq!(dense(63), [2, 3, 4], "the one with 64 missing pages is too large");
+        assert_eq!(dense(63), [2, 3, 4], "64 missing pages do not fit into the room");
         assert_eq!(dense(64), [1, 2, 4]);
         assert_eq!(dense(64 + 26), [1, 2, 3, 4]);
         assert_eq!(dense(64 + 26 + 61), [1, 2, 3, 4]);
@@ -523,28 +525,28 @@ mod tests {
             let took = (kernel.now() - before).as_millis() as u64;
             (look.collapsed / HUGE_2M, took, look.rest.as_millis() as u64, look.pending)
         };
-        assert_eq!(look(1, Ok(())), (0, 0, 0, true), "full for the first time");
+        assert_eq!(look(1, Ok(())), (0, 0, 0, true), "dense at one look only");
         assert_eq!(look(40, Ok(())), (REGIONS, 2 * (40 + 40), 0, false), "a pause after each batch");
         // From 30 ms for each region on a call is slow, and no pause is longer than 50 ms.
         assert_eq!(look(239, Ok(())), (REGIONS, 2 * (239 + 50), 0, false));
-        // A second has gone, and no region is huge: they have to be full for 250 ms.
+        // After a second no region is huge: from now on regions must be dense for 250 ms.
         kernel.passes(1000);
         assert_eq!(look(0, Err(Errno::ENOMEM)), (0, 0, 30, false), "a rest begins, and the look ends");
         assert_eq!(look(0, Ok(())), (0, 0, 30, true));
         kernel.passes(249);
         assert_eq!(look(0, Ok(())), (0, 0, 0, true), "a period of 250 ms is under way");
         kernel.passes(1);
-        assert_eq!(look(0, Err(Errno::ENOMEM)), (0, 0, 60, false), "twice as long");
+        assert_eq!(look(0, Err(Errno::ENOMEM)), (0, 0, 60, false), "the rest doubles");
         kernel.passes(250);
         assert_eq!(
             look(400, Ok(())),
             (BATCH, 450, 70, false),
-            "120 ms from the slow call on, less its pause"
+            "a rest of 120 ms from the call's end, less the pause"
         );
         unmap(start, REGIONS * HUGE_2M);
     }
 
-    /// Maps regions with so many present base pages each.
+    /// Maps a region with so many present base pages for each number. Returns the first address.
     fn regions_with(present: &[usize]) -> usize {
         let start = map_aligned(present.len() * HUGE_2M, true).unwrap();
         let all = Borrowed::new(start, present.len() * HUGE_2M);
@@ -571,14 +573,14 @@ mod tests {
             (heap.kernel.collapses.take(), heap.filled())
         };
         let added = (12 + 64) * BASE_PAGE as u64;
-        assert_eq!(act(Ok(())), (vec![], 0), "full for the first time");
+        assert_eq!(act(Ok(())), (vec![], 0), "dense at one look only");
         assert_eq!(act(Ok(())), (vec![3 * HUGE_2M], added));
-        // The kernel may have collapsed all but one.
+        // A failed call counts whole: the kernel may have collapsed all regions but one.
         assert_eq!(act(Err(Errno::EINVAL)), (vec![3 * HUGE_2M], 2 * added));
         (collapser.touched, collapser.missed) = (40 << 20, 0);
         assert_eq!(collapser.room(&heap), (1 << 20) - 2 * added);
         collapser.missed = 2 << 20;
-        assert_eq!(collapser.room(&heap), 0, "nearly full regions come first");
+        assert_eq!(collapser.room(&heap), 0, "the room is kept for nearly full regions");
         unmap(start, present.len() * HUGE_2M);
     }
 }

@@ -1,7 +1,7 @@
-//! Interface between the heap and the kernel, as mimalloc's prim.h. It has the calls for addresses
-//! and chunks, those to a broker, those that read the machine, and the clock.
+//! Interface between the heap and the kernel, as mimalloc's prim.h. It has the calls that reserve
+//! addresses, map memory, ask a broker, and read the machine and the clock.
 //!
-//! [`Kernel`] makes the calls, at no cost. A test's kernel refuses them, and lets time pass.
+//! [`Kernel`] makes the calls directly. A test's model can refuse them and advance the clock.
 //! Dropping a `Reservation` unmaps it directly, not through this trait.
 
 use crate::stock::{Granted, TakeError, take_noting};
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 macro_rules! calls {
     ($($(#[$doc:meta])+ fn $name:ident($($part:ident: $kind:ty),*) $(-> $answer:ty)? = $call:expr;)+) => {
-        /// Calls to the kernel. Each stands for one function.
+        /// Calls to the kernel. Each calls one function by default.
         pub trait Prim {
             $($(#[$doc])+ fn $name(&self, $($part: $kind),*) $(-> $answer)? { $call })+
         }
@@ -27,7 +27,7 @@ macro_rules! calls {
 calls! {
     /// Returns the time since some fixed point.
     fn now() -> Duration = megapage_inside::monotonic();
-    /// Waits for this long.
+    /// Sleeps for `time`.
     fn sleep(time: Duration) = std::thread::sleep(time);
     /// Returns true if the program has forbidden itself system calls. A call made here could end
     /// it.
@@ -35,14 +35,15 @@ calls! {
 
     /// Reserves `len` bytes of addresses at a multiple of `alignment`.
     fn reserve(len: usize, alignment: usize) -> Result<Reservation, Errno> = Reservation::new(len, alignment);
-    /// Reserves the first `first` bytes of `len` at a multiple of `alignment`, and names all `len`.
+    /// Reserves the first `first` bytes of a range of `len` bytes at a multiple of `alignment`.
+    /// Returns them, and the whole range.
     fn reserve_beginning(len: usize, first: usize, alignment: usize) -> Result<(Reservation, Guarded), Errno> =
         Reservation::beginning(len, first, alignment);
-    /// Reserves addresses, if nothing is mapped there. The reserved range has no owner.
+    /// Reserves addresses if nothing is mapped there. Creates no owner of the range.
     fn reserve_hole(part: Borrowed) -> Result<(), Errno> = part.reserve_hole();
     /// Releases addresses and the memory behind them.
     fn release(range: Reservation) -> Result<(), Errno> = range.release();
-    /// Unlocks memory.
+    /// Unlocks memory (munlock(2)).
     fn unlock(part: Borrowed) = part.unlock();
 
     /// Makes memory accessible.
@@ -63,7 +64,7 @@ calls! {
     fn populate(part: Borrowed) -> Result<(), Errno> = part.populate();
     /// Advises transparent huge pages.
     fn advise_thp(part: Borrowed) -> Result<(), Errno> = part.advise_thp();
-    /// Keeps memory from children of fork(2).
+    /// Excludes memory from children of fork(2).
     fn keep_from_children(part: Borrowed) -> Result<(), Errno> = part.keep_from_children();
     /// Collapses memory into transparent huge pages.
     fn collapse(part: Borrowed) -> Result<(), Errno> = part.collapse();
@@ -71,18 +72,18 @@ calls! {
     /// Asks the broker at `path` for pages. Sets `fresh` to false once the request is sent.
     fn take_extents(path: &Path, size: PageSize, pages: u64, fresh: &mut bool) -> Result<Granted, TakeError> =
         take_noting(path, size, pages, fresh);
-    /// Gives the pages of extents back, mapped or not.
+    /// Gives all pages of the extents back to the broker, mapped or not.
     fn give_back(granted: &Granted, size: PageSize) = granted.give_back(size);
-    /// Replaces memory by a file of hugetlb pages, mapped shared.
+    /// Maps a file of hugetlb pages shared, in place of the memory.
     fn map_extent(part: &Owned<'_>, file: BorrowedFd<'_>) -> Result<(), Errno> = part.map_extent(file);
-    /// Gives the pages behind a shared mapping of a file back.
+    /// Frees the file's pages behind a shared mapping (MADV_REMOVE).
     fn remove(part: &Owned<'_>) -> Result<(), Errno> = part.remove();
-    /// Moves pages over other addresses.
+    /// Moves pages to the addresses of `target`, and replaces its mapping (mremap(2)).
     fn move_over(pages: Reservation, target: &Owned<'_>) -> Result<(), NotMoved> = pages.move_over(target);
 
     /// Returns the number of threads of the process.
     fn thread_count() -> Option<u64> = megapage_inside::thread_count();
-    /// Returns the proof that the process has exactly `threads` threads, if it has.
+    /// Returns a proof if the process has exactly `threads` threads, or else `None`.
     fn alone(threads: u64) -> Option<Alone> = Alone::among(threads);
     /// Moves the contents of hugetlb pages onto transparent huge pages.
     fn move_to_thp(part: &Owned<'_>, alone: &Alone) -> Result<(), Errno> = part.move_to_thp(alone);
@@ -106,7 +107,7 @@ calls! {
     fn free_huge_pages() -> Option<u64> = room::free_huge_pages();
     /// Returns the bytes of memory that are available, and of all memory.
     fn available_and_total() -> Option<(u64, u64)> = megapage_inside::memory_available_and_total();
-    /// Returns how often a request for memory of any process has waited for compaction or reclaim.
+    /// Returns the number of allocations of any process that have waited for compaction or reclaim.
     fn stalls() -> Option<u64> = room::stalls();
     /// Returns the resident bytes of the process.
     fn own_resident() -> Option<u64> = megapage_inside::own_resident();

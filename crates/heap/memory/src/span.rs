@@ -23,8 +23,8 @@ impl Span {
         Ok(span)
     }
 
-    /// Releases the addresses that are not given up, by `release`, and the state. No copy of this
-    /// span may be used afterwards.
+    /// Calls `release` for the addresses that are not given up, and frees the state. No copy of
+    /// this span may be used afterwards. Returns the error of the last call that failed.
     pub fn release(
         self,
         mut owner: Reservation,

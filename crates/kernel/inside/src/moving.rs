@@ -80,19 +80,19 @@ fn remap(pages: &Owned<'_>, target: &Owned<'_>) -> Result<(), MoveError> {
     moved.map(drop).map_err(|errno| MoveError { errno, target_emptied: target.reserve_hole().is_ok() })
 }
 
-/// Tries to move hugetlb pages of `size` (mremap(2)) that it has mapped for this, and returns the
-/// answer. Takes no page from the pool. Returns `None` if the trial cannot be made: then no such
-/// page can be mapped either.
+/// Maps addresses for one hugetlb page of `size`, moves them by mremap(2), and returns the result.
+/// Takes no page from the pool. Returns `None` if the kernel refuses to map the page or to reserve
+/// the target.
 pub fn try_move(size: PageSize) -> Option<Result<(), Errno>> {
     let bytes = size.bytes().0 as usize;
-    // It cannot be accessed, so that nothing is taken from the pool for it, nor reserved.
+    // With PROT_NONE and MAP_NORESERVE the kernel neither takes nor reserves a page of the pool.
     let flags = hugetlb_flags(size) | libc::MAP_NORESERVE;
     let pages = map_anywhere(bytes, libc::PROT_NONE, flags).ok()?;
     let target = Reservation::new(bytes, bytes).ok()?;
     Some(pages.move_over(&target).map_err(|refused| {
-        // An emptied target is reserved again, and ours. EPERM leaves it as it was. After another
-        // error another thread may have mapped something there: addresses are lost rather than its
-        // mapping unmapped.
+        // An emptied target was reserved again, and EPERM leaves the target as it was. After
+        // another error another thread may have mapped memory there. Then the target is not
+        // unmapped, and its addresses are lost.
         if !refused.target_emptied && refused.errno != Errno::EPERM {
             target.keep();
         }
@@ -100,9 +100,9 @@ pub fn try_move(size: PageSize) -> Option<Result<(), Errno>> {
     }))
 }
 
-/// Tries whether this kernel lets a heap have hugetlb pages of `size` safely: that they can be
-/// moved, and populated without a signal. Uses scratch ranges, and takes no page from the pool.
-/// `Ok` as well where the trial cannot be made.
+/// Tests that a heap can use hugetlb pages of `size` safely: the kernel can move them, and populate
+/// memory without a signal. Uses scratch ranges, and takes no page from the pool. Also returns `Ok`
+/// if the trial cannot be made.
 pub fn try_hugetlb(size: PageSize) -> Result<(), NoHugetlb> {
     match try_move(size) {
         None => return Ok(()),
@@ -284,7 +284,7 @@ mod tests {
             };
             let before = mapped();
             assert_eq!(try_move(SIZE), Some(Err(Errno::EPERM)));
-            assert_eq!(mapped(), before, "base pages of addresses");
+            assert_eq!(mapped(), before, "the trial leaves addresses mapped, in base pages");
         });
     }
 

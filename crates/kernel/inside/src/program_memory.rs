@@ -231,9 +231,9 @@ impl OwnPagemap {
         Ok(())
     }
 
-    /// Returns how many base pages of the aligned 2 MiB from `start` on are present. `None` if one
-    /// of them is not this process's alone: shared since a fork(2), merged by KSM, or the shared
-    /// page of zeros. Also `None` if one is swapped out, and where the kernel does not report it.
+    /// Returns the number of present base pages in the aligned 2 MiB from `start` on. Returns
+    /// `None` if one is swapped out or shared: by a fork(2), by KSM, or as the shared page of
+    /// zeros. Also returns `None` if the page map cannot be read.
     pub fn present_unshared(&self, start: usize) -> Option<usize> {
         let words = self.read(start)?;
         words.iter().map(|word| Entry(*word)).try_fold(0, |sum, entry| {

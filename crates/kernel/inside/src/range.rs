@@ -116,13 +116,14 @@ impl Borrowed {
         advise(self.start, self.len, libc::MADV_HUGEPAGE)
     }
 
-    /// Advises base pages for the range (MADV_NOHUGEPAGE). Pages that are mapped already stay.
+    /// Advises base pages for the range (MADV_NOHUGEPAGE). Huge pages that are mapped already stay.
     /// Fails as [`Borrowed::advise_thp`] does.
     pub fn advise_no_thp(self) -> Result<(), Errno> {
         advise(self.start, self.len, libc::MADV_NOHUGEPAGE)
     }
 
-    /// Keeps the range from children of fork(2) (MADV_DONTFORK).
+    /// Excludes the range from children of fork(2) (MADV_DONTFORK). Fails with EINVAL or ENOMEM, as
+    /// madvise(2) does.
     pub fn keep_from_children(self) -> Result<(), Errno> {
         advise(self.start, self.len, libc::MADV_DONTFORK)
     }

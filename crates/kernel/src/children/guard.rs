@@ -29,8 +29,8 @@ pub struct Rounds {
     pub pause: Duration,
 }
 
-/// Last actions of the child: MADV_COLD on ranges of the process behind this descriptor. All of it
-/// was allocated before the fork.
+/// Last actions of the child: rounds of MADV_COLD on ranges of the process behind `target`. The
+/// parent allocates all fields before the fork.
 struct Last<'a> {
     target: BorrowedFd<'a>,
     vector: Vec<libc::iovec>,
@@ -52,7 +52,7 @@ pub struct Guard {
     patience: Duration,
 }
 
-/// Longest wait for the child, without the pauses between its rounds.
+/// Longest wait for the child. The pauses between its rounds are added.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Guard {

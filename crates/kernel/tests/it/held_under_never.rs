@@ -87,8 +87,8 @@ fn start_with_zeros(root: &KernelRoot) -> Option<Kinds> {
     None
 }
 
-/// Takes the right to change settings of huge pages, which another process (a daemon, a bench) may have; `None`
-/// after a loud skip.
+/// Takes the right to change settings of huge pages. Skips loudly and returns `None` if another
+/// process (a daemon, a bench) keeps it.
 fn begin(root: &KernelRoot) -> Option<ThpChange> {
     let mut refused = None;
     for _ in 0..TRIES {

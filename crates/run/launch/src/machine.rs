@@ -47,8 +47,8 @@ pub struct Machine {
     pub text_refused: fn() -> Option<String>,
     /// Ok if a process of the caller can have 2 MiB THP on request, else the reason why not.
     pub thp: Result<(), String>,
-    /// Returns the setting for shared memory in pages of 2 MiB, if it gives none on request either.
-    /// A function, because only a run of ZGC needs it.
+    /// Returns the setting for shared memory in pages of 2 MiB if it is `never` or `deny`. It is a
+    /// function because only a run of ZGC needs it.
     pub shared_thp_off: fn() -> Option<ThpShmem>,
     /// True if the collapse of another process's memory is ruled out too. Only prctl rules it out;
     /// a collapse ignores the settings.

@@ -159,7 +159,7 @@ fn jvm(
             }
             let is_shared = options.collector == Some(Collector::Z);
             if let Some(setting) = is_shared.then(|| (machine.shared_thp_off)()).flatten() {
-                // Without huge pages its switch only doubles the JVM's page faults.
+                // The switch gets no huge page here, and doubles the JVM's page faults.
                 let reason = format!(
                     "ZGC's heap is shared memory, and shmem_enabled is '{setting}'; helps: megapage thp set \
                      shmem_enabled=advise"

@@ -60,7 +60,7 @@ fn command(value: &str, words: &[Word], end: usize) -> Result<ExecCommand, Strin
 /// Returns the line that starts the same command by the launcher: prefixes, `launcher`, command.
 pub fn rewritten(command: &ExecCommand, launcher: &str) -> String {
     let argv0 = command.argv0.as_ref().map(|name| format!(" --argv0 {name}")).unwrap_or_default();
-    // Without a prefix before it the word `;` would separate two commands.
+    // systemd reads the bare word `;` as a separator of two commands.
     let program = if command.written == ";" { "\\;" } else { &command.written };
     format!("{}{launcher}{argv0} -- {program}{}", command.prefixes, command.rest)
 }

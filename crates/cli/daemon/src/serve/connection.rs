@@ -72,8 +72,8 @@ pub(super) enum Next {
 }
 
 impl Connection {
-    /// Creates a connection. The stream must not block; one of the loopback address is read and
-    /// written in the same way as one of the socket.
+    /// Creates a connection. `stream` must be nonblocking. It may hold a TCP socket: reads and
+    /// writes are the same.
     pub(super) fn new(stream: UnixStream, origin: Origin, deadlines: Deadlines, now: Instant) -> Connection {
         let is_ours = |uid| uid == 0 || uid == effective_uid();
         let trusted = origin == Origin::Unix && peer_uid(&stream).is_ok_and(is_ours);

@@ -31,7 +31,7 @@ fn shared(tree: &str) -> Arc<Shared> {
     (counted.promote.retried, counted.promote.left.time) = (3, 2);
     counted.promote.refused[ERRORS.iter().position(|error| *error == "EAGAIN").unwrap()] = 2;
     counted.pauses.slow = 5;
-    // Binary fractions, so that the sum is exact: 61 and 244 us.
+    // Binary fractions (61 and 244 us) make the sum exact.
     [1.0, 1.0, 1.0, 4.0].iter().for_each(|part| counted.calls.observe(part / f64::from(1 << 14)));
     first.executor = Some(counted);
     first.costs = Some(CostSource::Estimated);

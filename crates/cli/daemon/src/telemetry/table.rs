@@ -34,8 +34,8 @@ pub(super) enum Source {
     Passes(fn(&Telemetry) -> Rows<'_>),
     /// Values of the last pass; no rows before the first pass.
     Last(fn(&LastPass) -> Rows<'_>),
-    /// The executor's counts of calls, beside the loop's counts of actions. Counts of an action
-    /// exist from the start, so that the first failure is an increase.
+    /// The executor's counts of system calls; [`Source::Passes`] has the counts of actions. Each
+    /// action's rows exist from the start, so that the first failure shows as an increase.
     Executor(fn(&Counters) -> Rows<'_>),
     /// One row for each process, with the labels that follow `pid` and `name`.
     Process(fn(&Known) -> Option<Row<'_>>),

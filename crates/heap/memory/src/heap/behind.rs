@@ -28,40 +28,40 @@ impl<K: Prim> HugeHeap<K> {
         held + HugePage::SIZE <= SMALL_HEAP + for_threads
     }
 
-    /// Returns the bytes that collapses have added over the program's life: pages that were not
-    /// present before.
+    /// Returns the bytes that collapses have added to the resident memory over the program's life.
     pub(crate) fn filled(&self) -> u64 {
         self.room.filled.load(Relaxed)
     }
 
-    /// Notes that a collapse has added so many bytes.
+    /// Adds `bytes` to the bytes that collapses have added.
     pub(crate) fn note_filled(&self, bytes: u64) {
         self.room.filled.fetch_add(bytes, Relaxed);
     }
 
-    /// Returns the most chunks of one call of [`HugeHeap::collapse_at`], which the program may wait
-    /// for. [`HugeHeap::make_ready`] takes as many huge pages for a moment: at most 1/256 of the
-    /// heap, but always one.
+    /// Returns the most chunks for one call of [`HugeHeap::collapse_at`]: 1/256 of the committed
+    /// chunks, from 1 to [`MOST_AT_ONCE`]. Threads of the program may wait for such a call.
+    /// [`HugeHeap::make_ready`] holds as many huge pages for a moment.
     pub(crate) fn most_at_once(&self) -> usize {
         ((self.committed() / 256 / HugePage::SIZE) as usize).clamp(1, MOST_AT_ONCE)
     }
 
-    /// Has the kernel make room for `len` bytes of huge pages now, while no lock of the heap is
-    /// held. [`HugeHeap::collapse_at`] then holds its locks for less time. Fails with ENOMEM if
-    /// there is no room.
+    /// Makes the kernel free `len` bytes of huge pages now, while no lock of the heap is held.
+    /// [`HugeHeap::collapse_at`] then holds its locks for less time. Returns the kernel's error,
+    /// such as ENOMEM without free memory. Returns `Ok` if the kernel cannot collapse.
     pub fn make_ready(&self, len: usize) -> Result<(), Errno> {
         let _errno = ErrnoGuard::save();
         match make_ready(&self.kernel, len) {
-            // The kernel cannot collapse, which `collapse_at` finds out.
+            // The kernel cannot collapse: `collapse_at` returns that error.
             Err(Errno::EINVAL) => Ok(()),
             done => done,
         }
     }
 
     /// Collapses the chunks from `start` to `start + len` that are on base pages, and returns the
-    /// bytes that became huge. For threads of the library, after [`HugeHeap::make_ready`]. If none
-    /// did, fails with ENOMEM if there is no huge page, and with EINVAL if no chunk is on base
-    /// pages. EINVAL before Linux 6.1, too, where khugepaged collapses chunks later.
+    /// bytes that became huge. For threads of the library, after [`HugeHeap::make_ready`]. If no
+    /// chunk became huge, returns the kernel's error, such as ENOMEM without a free huge page.
+    /// Returns EINVAL if no chunk is on base pages. Linux before 6.1 returns EINVAL, too: there
+    /// khugepaged collapses chunks later.
     pub fn collapse_at(&self, start: usize, len: usize) -> Result<usize, Errno> {
         let _errno = ErrnoGuard::save();
         self.walks.with(|| self.collapse_chunks_at(start, len))
@@ -91,8 +91,8 @@ impl<K: Prim> HugeHeap<K> {
         if done == 0 { Err(refused) } else { Ok(done * HUGE_2M) }
     }
 
-    /// Collapses `count` chunks of a group from `index` on, and returns how many became huge. An
-    /// error says that none did.
+    /// Collapses `count` chunks of a group from `index` on, and returns the number that became
+    /// huge. Returns the kernel's error if none did.
     fn collapse_held(&self, group: &Group, index: usize, count: usize) -> Result<usize, Errno> {
         let range = group.chunks_at(index, count);
         self.kernel.advise_thp(*range)?;
@@ -101,7 +101,7 @@ impl<K: Prim> HugeHeap<K> {
         for index in index..index + count {
             let (chunk, start) = (group.chunk(index), group.chunk_at(index).start());
             chunk.set_advised();
-            // After a failure the kernel has gone on with the other chunks, or not.
+            // After an error the kernel may have collapsed other chunks: looks at each one.
             if done.is_ok() || self.kernel.region(start) == Some(OwnRegion::Huge) {
                 chunk.set_mapping(Mapping::Mapped(Backing::Thp));
                 self.in_use.moved_to_huge(chunk.committed());
@@ -113,13 +113,13 @@ impl<K: Prim> HugeHeap<K> {
     }
 }
 
-/// Takes `len` bytes of huge pages and releases them, so that the next collapse finds them. The
-/// kernel holds no lock of the process while it makes room for those pages. In a virtual machine,
-/// the host may have to find memory, too. Fails with EINVAL if the kernel cannot collapse (before
-/// Linux 6.1).
+/// Allocates `len` bytes of huge pages and releases them: the next collapse then finds free ones.
+/// The kernel holds no lock of the process while it reclaims and compacts for them. In a virtual
+/// machine, the host may also have to allocate memory. Fails with EINVAL if the kernel cannot
+/// collapse (before Linux 6.1).
 pub(super) fn make_ready(kernel: &impl Prim, len: usize) -> Result<(), Errno> {
     let range = kernel.reserve(len, HUGE_2M)?;
-    // A child that is forked meanwhile would keep these pages.
+    // A child that is forked in between would keep these pages.
     kernel.keep_from_children(*range.part(0, len))?;
     kernel.open(&range)?;
     for start in (0..len).step_by(HUGE_2M) {

@@ -195,7 +195,7 @@ impl<K: Prim> HugeHeap<K> {
         });
     }
 
-    /// Returns true if a broker was named.
+    /// Returns true if the heap has the path of a broker.
     pub(super) fn has_broker(&self) -> bool {
         self.stock.with(|stock| stock.path_len > 0)
     }

@@ -170,7 +170,7 @@ impl<K: Prim> HugeHeap<K> {
         self.keep_account();
     }
 
-    /// Continues a shared account in the private one.
+    /// Copies the shared account into the private one, which counts from there on.
     fn keep_account(&self) {
         if self.attached.load(Relaxed) {
             self.shared.get().inspect(|shared| self.private.continue_from(shared));

@@ -128,8 +128,8 @@ impl<K: Prim> HugeHeap<K> {
         self.fit.lacks(&self.kernel)
     }
 
-    /// Returns true if the kernel may be asked for hugetlb pages. If not, counts `bytes` on plainer
-    /// pages.
+    /// Returns true if the heap may ask the kernel for hugetlb pages. Otherwise counts `bytes` as
+    /// fallen back to smaller pages.
     pub(super) fn is_fit(&self, bytes: u64) -> bool {
         self.unfit().inspect(|(why, errno)| self.ledger().fell_back(*why, bytes, errno.0)).is_none()
     }
@@ -225,9 +225,9 @@ impl<K: Prim> HugeHeap<K> {
         }
     }
 
-    /// Puts 1 GiB pages behind the chunks from `first` up to `end` if the chain of `of` has them.
-    /// Does so as far as whole pages fit, nothing is mapped there yet and the pool lasts. Populates
-    /// them at once: later there is no way back to another backing.
+    /// Maps 1 GiB pages for the chunks from `first` up to `end` if [`HugeHeap::chain`] says so.
+    /// Skips pages that hold a mapped chunk, and stops at the first refusal. Populates each page at
+    /// once: a later page fault could not fall back to another backing.
     pub(super) fn map_gigantic(&self, of: Fresh, span: &Span, first: usize, end: usize) {
         let Some(Chain::Gigantic) = self.chain(of) else { return };
         const CHUNKS: usize = HUGE_1G / HUGE_2M;

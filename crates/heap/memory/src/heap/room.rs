@@ -83,7 +83,7 @@ pub(super) struct Headroom {
     seen_up_to: AtomicU64,
     /// True if more are committed, so that a look is wanted.
     wants_look: AtomicBool,
-    /// Bytes that collapses have added.
+    /// Bytes that collapses have added to the resident memory.
     pub(super) filled: AtomicU64,
 }
 
@@ -111,19 +111,19 @@ impl Headroom {
 /// Fresh memory that needs a backing.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fresh {
-    /// A new arena as a whole. `commit` is true if all of it is committed next.
+    /// A whole new arena. `commit` is true if the caller commits all of it next.
     Arena { commit: bool },
-    /// A commit of at least 1 GiB as a whole.
+    /// A whole commit of at least 1 GiB.
     Commit,
-    /// The slices of a mask of one chunk, a part of the commit.
+    /// Slices of one chunk, as a bit mask, and the commit that they are a part of.
     Chunk(Commit, u32),
 }
 
 /// Backings that fresh memory may have, the best first; base pages come last.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Chain {
-    /// Pages of 1 GiB, as far as whole ones fit and the pool lasts. For each chunk that gets none,
-    /// `chain` is asked again.
+    /// Pages of 1 GiB, where whole ones fit and while the pool has some. The caller calls
+    /// [`HugeHeap::chain`] again for each chunk that gets none.
     Gigantic,
     /// Backings of one chunk.
     Chunk {
@@ -249,8 +249,9 @@ impl<K: Prim> HugeHeap<K> {
         self.room.threads.store(count, Relaxed);
     }
 
-    /// Decides on the backing of fresh memory. Returns `None` for a chunk if the user wants base
-    /// pages, and for a whole if each of its chunks has a separate chain.
+    /// Chooses the backings of fresh memory. Returns `None` for a chunk if the user wants base
+    /// pages. Returns `None` for an arena or a commit that gets no 1 GiB pages: then each chunk has
+    /// its own chain.
     pub(super) fn chain(&self, of: Fresh) -> Option<Chain> {
         let heap = self.config().heap;
         let gigantic = |large| self.may_be_gigantic(heap, large).then_some(Chain::Gigantic);
@@ -266,11 +267,11 @@ impl<K: Prim> HugeHeap<K> {
         }
     }
 
-    /// Returns true if pages of 1 GiB may back fresh memory. `large` says that the memory or the
-    /// heap is large enough. It matters only if the user has not asked for such pages.
+    /// Returns true if pages of 1 GiB may back fresh memory. `large` is true if the memory or the
+    /// heap is large enough; only [`Heap::Auto`] uses it.
     fn may_be_gigantic(&self, heap: Heap, large: bool) -> bool {
-        // The pages of a named broker come first. Most machines have no such pool: that is no
-        // fall-back.
+        // A named broker's pages come first. Most machines have no pool of 1 GiB pages: `Auto` does
+        // not count that as a fall-back.
         let has_any = || self.kernel.hugetlb_available(PageSize::HUGE_1G).unwrap_or(0) > 0;
         let auto = || large && !self.has_broker() && !self.kernel.is_confined() && has_any();
         let wanted = || heap == Heap::Hugetlb1G || heap == Heap::Auto && auto();

@@ -29,7 +29,7 @@ fn commit(heap: &HugeHeap<Model>, arena: &Reservation, chunk: usize) -> Mapping 
     heap.chunk_at(arena.start() + chunk * HUGE_2M).unwrap().mapping()
 }
 
-/// Makes the same heap with a broker.
+/// Makes a heap that takes pages of 2 MiB from a broker.
 fn begin_with_broker(model: Model) -> (HugeHeap<Model>, Reservation) {
     let (heap, arena) = begin(Heap::Hugetlb2M, model);
     heap.use_broker(b"/run/a-broker", std::process::id());
@@ -158,7 +158,7 @@ fn the_chain_has_pages_of_1_gib_for_large_memory_and_on_request() {
     heap.ledger().obtained(Backing::Thp, 2 << 30);
     assert_eq!(chosen(&heap), [true, false, true, false]);
     heap.use_broker(b"/run/a-broker", 1);
-    assert_eq!(chosen(&heap), [false; 4], "its pages come first");
+    assert_eq!(chosen(&heap), [false; 4], "the broker's pages come first");
     let forked = begin(Heap::Hugetlb1G, 4);
     forked.forked.store(true, Relaxed);
     assert_eq!(chosen(&forked), [false; 4]);
@@ -179,7 +179,7 @@ fn without_addresses_there_is_no_arena_and_a_second_place_is_tried_first() {
     assert_eq!(heap.ledger().ranges().count(), 1);
     heap.kernel.refused.set("release");
     assert_eq!(heap.release(arena.range), Err(Errno::ENOMEM));
-    assert_eq!(heap.ledger().ranges().count(), 0, "the kernel keeps the addresses, and the heap does not");
+    assert_eq!(heap.ledger().ranges().count(), 0, "the heap drops the range even if the kernel refuses");
 }
 
 #[test]
@@ -192,10 +192,10 @@ fn addresses_are_given_up_and_taken_again_as_the_kernel_lets_it() {
     let [refused, last] = [CHUNKS - 2, CHUNKS - 1].map(|chunk| chunk * HUGE_2M);
     let mapping = |at: usize| heap.chunk_at(all.start() + at).map(|chunk| chunk.mapping());
     assert!(heap.give_up(arena.split_off(last)));
-    assert_eq!(mapping(last), None, "not the heap's");
+    assert_eq!(mapping(last), None, "the heap has no chunk there");
     heap.kernel.refused.set("release");
     assert!(!heap.give_up(arena.split_off(refused)));
-    assert_eq!(mapping(refused), Some(Mapping::None), "still the heap's");
+    assert_eq!(mapping(refused), Some(Mapping::None), "the heap keeps the chunk");
     for errno in [Errno::EEXIST, Errno::ENOMEM, Errno::EPERM] {
         heap.kernel.hole.set(Err(errno));
         let answer = if errno == Errno::EEXIST { errno } else { Errno::ENOMEM };
@@ -221,12 +221,12 @@ fn addresses_that_hold_nothing_are_unlocked_as_they_are_taken() {
     let slice = || arena.all.own(&held, 2 * HUGE_2M, SLICE);
     heap.kernel.hole.set(Err(Errno::ENOMEM));
     assert!(heap.commit(slice()).is_err());
-    assert_eq!(unlocked(&heap), 0, "nothing was taken");
+    assert_eq!(unlocked(&heap), 0, "a failed commit takes no addresses");
     heap.kernel.hole.set(Ok(()));
     heap.commit(slice()).unwrap();
     assert_eq!(unlocked(&heap), HUGE_2M);
     heap.unlock_unused();
-    assert_eq!(unlocked(&heap), 2 * HUGE_2M - SLICE, "the first chunk, and what the other has unused");
+    assert_eq!(unlocked(&heap), 2 * HUGE_2M - SLICE, "the first chunk, and the unused slices of the other");
     heap.commit(arena.all.own(&held, 2 * HUGE_2M + SLICE, SLICE)).unwrap();
     heap.decommit(slice()).unwrap();
     assert_eq!(unlocked(&heap), SLICE);
@@ -264,7 +264,7 @@ fn a_page_of_a_broker_that_cannot_be_used_goes_back_and_no_further_one_is_asked_
         assert_eq!(heap.kernel.asked_broker.get(), 1, "{refused}");
         heap.release(arena).unwrap();
     }
-    // A page that the kernel does not take back stays until the process ends, outside the account.
+    // A page that the kernel does not remove stays until the process ends. The ledger drops it.
     let (heap, arena) = begin_with_broker(Model { broker: Cell::new(8), ..Model::new() });
     assert_eq!(commit(&heap, &arena, 4), BROKER);
     heap.kernel.refused.set("remove");
@@ -299,8 +299,8 @@ fn before_a_fork_a_thread_that_is_about_to_end_is_waited_for_and_no_other() {
 
 #[test]
 fn a_fork_whose_pages_the_kernel_does_not_move_needs_a_pool_that_carries_them() {
-    // One move is refused. Those before it have given their pages to the pool, which carries the
-    // others if they are no more. If not, all are moved by a second attempt.
+    // The kernel refuses one move. Each move before it has freed a page of the pool. If the pool
+    // has a free page for each page left, those stay. Otherwise a second attempt moves them.
     for (moved, left) in [(0, 0), (1, 0), (2, 2), (3, 1)] {
         let (heap, arena) = begin_with_pages(0);
         heap.kernel.until_refused.set(moved);
@@ -309,7 +309,7 @@ fn a_fork_whose_pages_the_kernel_does_not_move_needs_a_pool_that_carries_them() 
         assert_eq!(heap.kernel.pool.get() as u64, 4 - left, "{moved}");
         heap.release(arena).unwrap();
     }
-    // Two threads stay: the pool is tried, and each refusal of the trial refuses the fork.
+    // With two threads no page can move, so the heap tries the pool. A failed trial fails the fork.
     for refused in ["", "reserve", "map_hugetlb", "populate"] {
         let (heap, arena) = begin_with_pages(4);
         heap.kernel.two_threads_until.set(Duration::MAX);
@@ -329,7 +329,7 @@ fn a_fork_that_a_brokers_pages_forbid_is_refused_and_they_stay() {
     assert_eq!((heap.ledger().held(Backing::Broker), heap.kernel.broker.get()), (2 * BYTES, 6));
     heap.kernel.refused.set("");
     heap.kernel.two_threads_until.set(heap.kernel.now() + Duration::from_millis(50));
-    assert_eq!(heap.before_fork(1), Ok(()), "the thread ends within the time");
+    assert_eq!(heap.before_fork(1), Ok(()), "the second thread ends in time");
     assert_eq!((heap.ledger().held(Backing::Broker), heap.kernel.broker.get()), (0, 8));
     assert_eq!(heap.ledger().held(Backing::Thp), 2 * BYTES);
     heap.release(arena).unwrap();
@@ -348,7 +348,7 @@ fn chunks_are_collapsed_together_but_for_those_that_are_not_on_base_pages() {
     let both = vec![2 * HUGE_2M; 2];
     heap.kernel.collapsed.set(Err(Errno::EBUSY));
     assert_eq!(collapse(), (Err(Errno::EBUSY), both.clone()));
-    // The kernel goes on behind a chunk that it cannot collapse.
+    // After a chunk that it cannot collapse, the kernel goes on with the next one.
     heap.kernel.huge_nevertheless.set(arena.start() + 4 * HUGE_2M);
     assert_eq!(collapse(), (Ok(HUGE_2M), both));
     let mapping = |index: usize| heap.chunk_at(arena.start() + index * HUGE_2M).unwrap().mapping();

@@ -1,4 +1,4 @@
-//! Trials of abilities, on this process. No change stays that another thread could see.
+//! Trials of kernel abilities on this process. They leave no change that another thread could see.
 
 use crate::own_advice::{self, Advice};
 use crate::own_thp;
@@ -22,7 +22,7 @@ fn known_unless<T>(result: io::Result<T>, unknown: &[i32]) -> Option<bool> {
     }
 }
 
-/// Gives advice for no bytes (madvise(2)): the kernel checks the advice before the range.
+/// Gives advice for an empty range (madvise(2)): the kernel checks the advice before the range.
 fn knows_advice(advice: Advice) -> Option<bool> {
     let given = own_advice::give(VirtRange::new(0, 0)?, advice);
     known_unless(given, &[libc::EINVAL, libc::ENOSYS])
@@ -64,8 +64,8 @@ pub(super) fn pagemap_scan() -> Option<bool> {
     known_unless(result, &[libc::ENOTTY, libc::EINVAL, libc::ENOSYS])
 }
 
-/// Tries mremap(2) of a hugetlb mapping, which takes no page of the pool. Returns `None` without a
-/// pool of 2 MiB pages.
+/// Tries mremap(2) of a hugetlb mapping, and takes no page of the pool. Returns `None` if the
+/// kernel maps no hugetlb page of 2 MiB.
 pub(super) fn hugetlb_mremap() -> Option<bool> {
     let moved = megapage_inside::try_move(PageSize::HUGE_2M)?;
     known_unless(moved.map_err(io::Error::from), &[libc::EINVAL])

@@ -99,7 +99,7 @@ fn zgc_is_promoted_from_outside_where_its_shared_heap_gets_no_thp_on_request() {
     let plan = choose(&java, &request(Heap::Auto, &["-XX:+UseZGC", "Main"]), &off).unwrap();
     assert_eq!((plan.used(), &plan.arguments[..]), (vec![Mechanism::Outside], &[][..]), "{plan:?}");
     assert!(reason(&plan).contains("shmem_enabled is 'never'") && plan.java.is_some(), "{plan:?}");
-    // Other collectors' heaps are private memory, and a setting that lets programs ask is enough.
+    // Other collectors use private memory. For ZGC, a setting that grants requests is enough.
     assert_eq!(arguments(&java, Heap::Auto, &["-XX:+UseG1GC", "Main"], &off), THP);
     assert_eq!(arguments(&java, Heap::Auto, &["-XX:+UseZGC", "Main"], &machine()), THP);
     let pool = ["-XX:+UseZGC", "-Xmx256m", "Main"];

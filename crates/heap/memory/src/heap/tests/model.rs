@@ -22,7 +22,7 @@ pub struct Model {
     pub now: Cell<Duration>,
     /// Pages of 2 MiB that are free in the pool.
     pub pool: Cell<usize>,
-    /// Pages of 1 GiB that are free in theirs.
+    /// Pages of 1 GiB that are free in their pool.
     pub gigantic: Cell<u64>,
     /// Pages that are behind chunks, by address.
     pub taken: RefCell<BTreeSet<usize>>,
@@ -36,26 +36,27 @@ pub struct Model {
     pub room: Cell<Option<Room>>,
     /// Bytes of free huge pages of the machine.
     pub free: Cell<u64>,
-    /// Number of calls that take something before one is refused with ENOMEM.
+    /// Number of calls of [`Model::answer`] that succeed before one fails with ENOMEM.
     pub until_refused: Cell<usize>,
-    /// Name of the call that is always refused with ENOMEM.
+    /// Name of the call that always fails with ENOMEM.
     pub refused: Cell<&'static str>,
     pub asked_for_pages: Cell<usize>,
-    /// Pages that the broker has.
+    /// Pages of 2 MiB that the broker has left.
     pub broker: Cell<usize>,
     pub asked_broker: Cell<usize>,
-    /// Answer to the reservation of addresses that were given up.
+    /// Answer to each request to reserve addresses again that were given up.
     pub hole: Cell<Result<(), Errno>>,
     /// Bytes that were unlocked.
     pub unlocked: Cell<usize>,
     /// Time at which the second of two threads ends.
     pub two_threads_until: Cell<Duration>,
-    /// Answer to each request to collapse memory, and the time that it takes.
+    /// Answer to each request to collapse memory.
     pub collapsed: Cell<Result<(), Errno>>,
+    /// Time that each such request takes.
     pub collapse_takes: Cell<Duration>,
-    /// Bytes of each such request.
+    /// Bytes of each request to collapse memory.
     pub collapses: RefCell<Vec<usize>>,
-    /// A region that is huge although the request failed.
+    /// Address of a region that is huge although the request to collapse it failed.
     pub huge_nevertheless: Cell<usize>,
 }
 
@@ -90,20 +91,20 @@ impl Model {
         self.now.set(self.now.get() + Duration::from_millis(ms));
     }
 
-    /// Counts one call down to the refusal. Refuses the call with ENOMEM if none was left, or if
-    /// it is the one that is always refused.
+    /// Counts `until_refused` down. Fails with ENOMEM if it was 0, and for the call named
+    /// `refused`.
     fn answer(&self, call: &str) -> Result<(), Errno> {
         let left = self.until_refused.get();
         self.until_refused.set(left.wrapping_sub(1));
         if left == 0 { Err(Errno::ENOMEM) } else { self.answer_to(call) }
     }
 
-    /// Refuses with ENOMEM the call that is always refused.
+    /// Fails with ENOMEM for the call named `refused`.
     fn answer_to(&self, call: &str) -> Result<(), Errno> {
         if self.refused.get() == call { Err(Errno::ENOMEM) } else { Ok(()) }
     }
 
-    /// Takes the pages behind `part` back into the broker's stock.
+    /// Gives the pages behind `part` back to the broker.
     fn broker_gets(&self, part: Borrowed) {
         self.broker.set(self.broker.get() + part.len() / HUGE_2M);
     }
@@ -145,7 +146,7 @@ impl Prim for Model {
         self.hole.get()
     }
 
-    /// Keeps the addresses, so that no other test's mapping comes to lie there.
+    /// Keeps the addresses reserved, so that no other test maps memory there.
     fn release(&self, range: Reservation) -> Result<(), Errno> {
         let part = range.keep();
         self.answer_to("release")?;
@@ -266,7 +267,7 @@ impl Prim for Model {
 
     fn alone(&self, threads: u64) -> Option<Alone> {
         let has_as_many = self.thread_count() == Some(threads);
-        // The proof is about the process of the tests.
+        // The real kernel proves it for the tests' process, with its number of threads.
         let prove = || (0..1000).find_map(|_| Kernel.alone(Kernel.thread_count()?));
         has_as_many.then(|| prove().expect("the number of threads does not stay"))
     }
