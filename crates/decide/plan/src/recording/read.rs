@@ -2,6 +2,7 @@
 //! bounded.
 
 use super::{Cost, End, HEAT_STEP, Header, Line, Moment, Recording, Service, VERSION, class};
+use megapage_units::shown::one_line;
 use thiserror::Error;
 
 /// Maximum length of a file, in bytes.
@@ -124,7 +125,7 @@ fn parse(line: &str) -> Result<Line, String> {
         return Err(format!("it is longer than {LONGEST_LINE} bytes"));
     }
     // An error of serde may quote the line: the first part is enough.
-    serde_json::from_str(line).map_err(|error| error.to_string().chars().take(120).collect())
+    serde_json::from_str(line).map_err(|error| one_line(&error.to_string()).chars().take(120).collect())
 }
 
 fn check_header(header: &Header) -> Result<(), String> {
