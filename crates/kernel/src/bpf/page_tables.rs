@@ -365,16 +365,17 @@ impl Frames {
     }
 }
 
-/// Returns the regions that one entry maps, within the range that holds its start.
+/// Returns the regions in `ranges` (ascending, disjoint) that one entry maps, from its first walked
+/// address on. An entry of 1 GiB may map regions of several ranges. The program reports it once.
 fn regions_of(found: &Found, ranges: &[VirtRange]) -> impl Iterator<Item = HugePage> {
-    let index = ranges.partition_point(|range| range.end() <= found.start);
+    let first = ranges.partition_point(|range| range.end() <= found.start);
     let end = match found.size() {
         EntrySize::Huge1g => (found.start & !(GIB - 1)) + GIB,
         _ => found.start + HugePage::SIZE,
     };
-    let range = ranges.get(index).filter(|range| range.start() <= found.start);
-    let mapped = range.and_then(|range| VirtRange::new(found.start, range.end().min(end)));
-    mapped.and_then(HugeRange::within).into_iter().flat_map(HugeRange::pages)
+    let mapped = VirtRange::new(found.start, end);
+    let parts = ranges[first..].iter().map_while(move |range| range.intersection(mapped?));
+    parts.filter_map(HugeRange::within).flat_map(HugeRange::pages)
 }
 
 /// Returns the contents of a region that one huge entry, or a part of one, maps.

@@ -24,8 +24,8 @@ impl PageTables {
     /// [`Pagemap::held`](crate::pagemap::Pagemap::held) reports on a kernel since 6.7, without a
     /// lock of the process. Counts only the pages of a region that lie in `ranges`.
     ///
-    /// The same reading also serves a caller that would otherwise walk some of these regions once
-    /// more: returns those in `asked` as [`PageTables::walk`] does.
+    /// The same reading gives the regions in `asked` (sorted, disjoint, whole regions) as
+    /// [`PageTables::walk`] does. Those that `ranges` does not touch are left out.
     ///
     /// Returns `None` if a region changed under each of several tries. Returns `None` also if a
     /// region may map the 2 MiB page of zeros and nothing shows which page that is. A page fault of

@@ -174,6 +174,10 @@ fn a_huge_entry_stands_for_its_part_of_the_ranges() {
     assert_eq!((all.len(), all[0], all[507]), (508, found.start, 6 * GIB - HugePage::SIZE));
     assert_eq!(starts(&[range(found.start, found.start + HugePage::SIZE)]), [found.start]);
     assert!(starts(&[range(0, GIB), range(6 * GIB, 7 * GIB)]).is_empty());
+    // The program reports the entry once, for all of these ranges.
+    let at = |number| found.start + number * HugePage::SIZE;
+    let several = [range(GIB, at(1)), range(at(2), at(3)), range(at(5), at(7)), range(6 * GIB, 7 * GIB)];
+    assert_eq!(starts(&several), [0, 2, 5, 6].map(at));
 }
 
 /// Idle process with memory of all kinds, killed when dropped, and the text by which it reports
@@ -272,14 +276,16 @@ fn page_tables_agree_with_the_page_map() {
     let pages = |regions: &[Region]| regions.iter().map(|one| u64::from(one.present)).sum::<u64>();
     // The same reading shows the accesses of some regions, as a walk of these does.
     let asked: Vec<VirtRange> = of_parts.iter().step_by(3).map(|region| region.page.range()).collect();
-    let (_, with) = tables.held(kinds.pid(), &parts, &asked).unwrap().expect("idle");
-    let mut alone = Vec::new();
-    tables.walk(kinds.pid(), &asked, |region| alone.push(region)).unwrap();
-    let shown = |regions: &[RegionBits]| -> Vec<_> {
-        regions.iter().map(|one| (one.page, one.leaf, one.present, one.zero_page, one.swapped)).collect()
-    };
-    assert_eq!(shown(&with), shown(&alone));
+    let mut both = (0..50).map(|_| {
+        let (_, with) = tables.held(kinds.pid(), &parts, &asked).unwrap().expect("idle");
+        let mut alone = Vec::new();
+        tables.walk(kinds.pid(), &asked, |region| alone.push(region)).unwrap();
+        (with, alone)
+    });
+    // Reclaim or DAMON may clear bits between the two.
+    let (with, _) = both.find(|(with, alone)| with == alone).expect("equal once in 50 times");
     assert!(with.len() > 5 && with.iter().all(|region| region.bits.is_some()), "{with:?}");
+    drop(both);
     assert!(pages(&of_parts) < pages(&reported));
     // Takes more ranges than one run takes.
     let singles: Vec<VirtRange> = ranges
