@@ -102,13 +102,17 @@ pub trait Tracker: Send {
     }
 
     /// Returns the contents of `ranges` of `pid` (ascending, disjoint, whole base pages) as
-    /// [`Pagemap::held`](megapage_kernel::pagemap::Pagemap::held) does, if this tracker can read
-    /// them at less cost. The same reading gives the regions in `asked` (sorted, disjoint, whole
-    /// regions) as [`read`](Tracker::read) does. `None` if it cannot, or not this time: then the
-    /// caller asks the page map, which also gives the reason.
+    /// [`Pagemap::held`](megapage_kernel::pagemap::Pagemap::held) does. The same reading gives the
+    /// regions in `asked` (sorted, disjoint, whole regions) as [`read`](Tracker::read) does.
+    /// Regions in `asked` that `ranges` does not touch are left out. `None` if this tracker cannot
+    /// read them at less cost than the page map, or an error occurs. The caller then uses the page
+    /// map and [`read`](Tracker::read), which return the error.
     fn held(&mut self, _pid: Pid, _ranges: &[VirtRange], _asked: &[VirtRange]) -> Option<HeldBits> {
         None
     }
+
+    /// Forgets what was cleared of `pid`: nothing more is read of it.
+    fn forget(&mut self, _pid: Pid) {}
 
     /// Clears the accessed bits of `ranges` of `pid`: sorted, disjoint, whole regions. Never splits
     /// a page that a huge entry maps: a tracker skips a huge page that it could only clear by a

@@ -11,9 +11,6 @@ use megapage_snapshot::{Leaf, TrackerKind};
 use megapage_units::{HugePage, HugeRange, Pid, VirtRange};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most processes with a stored clearing. Beyond that, the one with the lowest pid is forgotten.
-/// Its next reading then shows no accesses.
-const MOST_PROCESSES: usize = 4096;
 /// Most attempts to look a mapping up while its process changes its address space.
 const MOST_LOOKUPS: usize = 3;
 
@@ -31,7 +28,15 @@ pub struct BpfTracker {
 #[derive(Debug)]
 struct Cleared {
     space: AddressSpace,
-    pages: BTreeSet<HugePage>,
+    /// Sorted, disjoint ranges of whole regions.
+    ranges: Vec<VirtRange>,
+}
+
+impl Cleared {
+    fn reached(&self, page: HugePage) -> bool {
+        let index = self.ranges.partition_point(|range| range.end() <= page.start());
+        self.ranges.get(index).is_some_and(|range| range.start() <= page.start())
+    }
 }
 
 impl BpfTracker {
@@ -52,19 +57,15 @@ impl BpfTracker {
         ranges: &[VirtRange],
         each: impl FnMut(RegionBits),
     ) -> Result<AddressSpace, TrackError> {
-        let walked = self.tables.walk(pid, ranges, each).map_err(|error| walk_error(pid, error));
-        let known = self.cleared.get(&pid).map(|cleared| cleared.space);
-        match (walked, known) {
-            (Ok(space), Some(known)) if space != known => {
-                self.cleared.remove(&pid);
-                Err(TrackError::Gone(pid))
-            }
-            (Err(error @ TrackError::Gone(_)), _) => {
-                self.cleared.remove(&pid);
-                Err(error)
-            }
-            (walked, _) => walked,
+        let is_other = |space| self.cleared.get(&pid).is_some_and(|cleared| cleared.space != space);
+        let walked = match self.tables.walk(pid, ranges, each) {
+            Ok(space) if is_other(space) => Err(WalkError::Gone),
+            walked => walked,
+        };
+        if let Err(WalkError::Gone) = walked {
+            self.cleared.remove(&pid);
         }
+        walked.map_err(|error| walk_error(pid, error))
     }
 
     /// Returns true if hugetlb pages back `address`. `None` if that is unknown, because the mapping
@@ -118,9 +119,11 @@ impl Tracker for BpfTracker {
 
     fn held(&mut self, pid: Pid, ranges: &[VirtRange], asked: &[VirtRange]) -> Option<HeldBits> {
         let (held, walked) = self.tables.held(pid, ranges, asked).ok()??;
-        if !asked.is_empty() {
-            // Bits count in the address space that was cleared. This reads no page table.
-            self.walk(pid, &[], |_| ()).ok()?;
+        // Bits count only in the address space that was cleared. If the process has another one,
+        // `read` returns the error.
+        let cleared = self.cleared.get(&pid).filter(|_| !asked.is_empty()).map(|cleared| cleared.space);
+        if cleared.is_some() && self.tables.address_space(pid).ok() != cleared {
+            return None;
         }
         Some((held, self.told(pid, walked).ok()?))
     }
@@ -131,6 +134,10 @@ impl Tracker for BpfTracker {
 
     fn clear_part(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<(), TrackError> {
         self.clear_and_remember(pid, ranges, true)
+    }
+
+    fn forget(&mut self, pid: Pid) {
+        self.cleared.remove(&pid);
     }
 
     fn read(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<Vec<RegionBits>, TrackError> {
@@ -147,7 +154,7 @@ impl BpfTracker {
         let mut read = Vec::with_capacity(walked.len());
         for mut region in walked {
             // A cleared region is no hugetlb page, because MADV_COLD refuses these.
-            if !self.cleared.get(&pid).is_some_and(|cleared| cleared.pages.contains(&region.page)) {
+            if !self.cleared.get(&pid).is_some_and(|cleared| cleared.reached(region.page)) {
                 (region.accessed, region.bits) = (None, None);
                 if region.leaf == Leaf::Huge2m {
                     match self.is_hugetlb(pid, region.page.start(), &mut last)? {
@@ -165,16 +172,14 @@ impl BpfTracker {
     fn clear_and_remember(&mut self, pid: Pid, ranges: &[VirtRange], part: bool) -> Result<(), TrackError> {
         // If this clearing fails, its reach is unknown: then earlier ones do not count either.
         let former = self.cleared.remove(&pid);
-        let mut cleared = self.clear_ranges(pid, ranges, part)?;
-        if let Some(former) = former.filter(|former| former.space == cleared.space) {
+        let (space, mut pages) = self.clear_ranges(pid, ranges, part)?;
+        if let Some(former) = former.filter(|former| former.space == space) {
             // Regions that were to be cleared again count by this clearing alone.
-            let asked = ranges.iter().copied().flat_map(regions).collect();
-            cleared.pages.extend(former.pages.difference(&asked));
+            let asked: BTreeSet<HugePage> = ranges.iter().copied().flat_map(regions).collect();
+            pages.extend(former.ranges.into_iter().flat_map(regions).filter(|page| !asked.contains(page)));
         }
-        if self.cleared.len() >= MOST_PROCESSES {
-            self.cleared.pop_first();
-        }
-        self.cleared.insert(pid, cleared);
+        let ranges = VirtRange::joined(pages.into_iter().map(HugePage::range));
+        self.cleared.insert(pid, Cleared { space, ranges });
         Ok(())
     }
 }

@@ -119,6 +119,20 @@ fn what_was_never_cleared_is_not_told() {
 }
 
 #[test]
+fn clearing_a_region_again_keeps_the_others_cleared() {
+    let Some((_alone, mut tracker)) = open() else { return };
+    let mut child = Canary::start(2, 0, true).unwrap();
+    let (pid, both) = (child.pid(), [child.base()]);
+    tracker.clear(pid, &both).unwrap();
+    child.touch([0]).unwrap();
+    tracker.clear(pid, &[HugePage::containing(both[0].start()).range()]).unwrap();
+    let accessed = |read: Vec<RegionBits>| read.iter().map(|region| region.accessed).collect::<Vec<_>>();
+    assert_eq!(accessed(tracker.read(pid, &both).unwrap()), [Some(0), Some(0)]);
+    tracker.forget(pid);
+    assert_eq!(accessed(tracker.read(pid, &both).unwrap()), [None, None]);
+}
+
+#[test]
 fn one_that_has_ended_is_gone() {
     let Some((_alone, mut tracker)) = open() else { return };
     let child = Canary::start(1, 0, true).unwrap();
