@@ -313,7 +313,8 @@ impl Observer {
     /// Makes one round over all processes. `start`: true if new samples may be started.
     fn pass(&mut self, pids: &[Pid], start: bool) -> Snapshot {
         let pids: BTreeSet<Pid> = pids.iter().copied().collect();
-        self.targets.retain(|pid, _| pids.contains(pid));
+        let dropped: Vec<Pid> = self.targets.keys().filter(|pid| !pids.contains(pid)).copied().collect();
+        dropped.into_iter().for_each(|pid| self.forget(pid));
         if let Ok(machine) = machine(&self.reader.root) {
             self.machine = machine;
         }
@@ -346,10 +347,15 @@ impl Observer {
             Ok(process) => processes.push(process),
             Err(why) => {
                 // The next snapshots do not show the former samples again.
-                self.targets.remove(&pid);
+                self.forget(pid);
                 missed.push(why);
             }
         }
+    }
+
+    fn forget(&mut self, pid: Pid) {
+        self.targets.remove(&pid);
+        self.tracker.iter_mut().for_each(|tracker| tracker.forget(pid));
     }
 
     /// Observes as many processes as the time allows, fairly among users. Both lists are ascending
@@ -380,7 +386,7 @@ impl Observer {
             if !turns.took(user, now.saturating_sub(start), regions)
                 && let Some(process) = processes.pop()
             {
-                self.targets.remove(&pid);
+                self.forget(pid);
                 self.fair.note_beyond(process.id, now);
                 missed.push(fair::too_many_regions(pid, &process.name, self.fair.most_regions));
             }
@@ -424,8 +430,9 @@ impl Observer {
         // the next one.
         let (outstanding, mut seen) = (target.outstanding(), None);
         let tables = |ranges: &[VirtRange]| {
+            let before = now();
             let (held, bits) = self.tracker.as_mut()?.held(pid, ranges, &outstanding)?;
-            seen = Some(bits);
+            seen = Some((before, bits));
             Some(held)
         };
         let state = FlagState { cpu, thp: self.machine.thp.clone() };
@@ -440,9 +447,6 @@ impl Observer {
             }
         }
         let mut found = found?;
-        // Regions are about to be scanned for zeros, which marks pages as accessed: a sample that
-        // starts after that reads the tables again.
-        let seen = seen.filter(|_| target.zero_wanted.is_empty());
         let tracker = self.tracker.as_mut().map(Box::as_mut);
         let mut sampling = tracker.map(|tracker| target::Pass { tracker, now: &now, root: &root, cpu, seen });
         if let Some(pass) = &mut sampling {
@@ -459,6 +463,10 @@ impl Observer {
             );
         }
         let (wanted, rest) = (target.wanted_zeros(), &mut round.zero_bytes);
+        if let Some(pass) = sampling.as_mut().filter(|_| !wanted.is_empty()) {
+            // The scan marks pages as accessed: a sample that starts now reads the tables again.
+            pass.seen = None;
+        }
         for (page, zeros) in zero_scan::scan_these(&root, pid, &wanted, Thoroughness::All, rest) {
             target.history.of(page).zeros = Some(zeros);
         }

@@ -46,14 +46,15 @@ pub(super) struct Pass<'a> {
     pub(super) root: &'a KernelRoot,
     /// Processor time of the process before it was read in this pass; `None`: not known.
     pub(super) cpu: Option<Duration>,
-    /// Outstanding regions as this pass has read them with the snapshot; `None`: it has not.
-    pub(super) seen: Option<Vec<RegionBits>>,
+    /// Outstanding regions as this pass has read them with the snapshot, and the time before that
+    /// reading; `None`: it has not.
+    pub(super) seen: Option<(Duration, Vec<RegionBits>)>,
 }
 
 impl Pass<'_> {
     /// Reads regions (ascending) that are outstanding.
     fn read(&mut self, pid: Pid, pages: &[HugePage]) -> Result<Vec<RegionBits>, TrackError> {
-        let Some(seen) = &self.seen else { return self.tracker.read(pid, &merge(pages)) };
+        let Some((_, seen)) = &self.seen else { return self.tracker.read(pid, &merge(pages)) };
         let asked = |bits: &&RegionBits| pages.binary_search(&bits.page).is_ok();
         Ok(seen.iter().filter(asked).cloned().collect())
     }
@@ -79,7 +80,7 @@ pub(super) struct Target {
     /// Region at which the last zero scan ended.
     pub(super) zero_cursor: HugePage,
     /// Regions to scan for zeros after the sample under way.
-    pub(super) zero_wanted: Vec<HugePage>,
+    zero_wanted: Vec<HugePage>,
     pub(super) translation: Option<TranslationCost>,
     /// Description of its sampling, as of the last sample.
     shown: Option<ProcessSampling>,
@@ -230,10 +231,9 @@ impl Target {
 
     /// Completes the sample under way if its window is over. Fails if the process has ended.
     pub(super) fn read_if_due(&mut self, pass: &mut Pass<'_>, targets: usize) -> Result<(), Missed> {
-        match self.read_due() {
-            Some(due) if (pass.now)() >= due => {}
-            _ => return Ok(()),
-        }
+        let Some(due) = self.read_due().filter(|due| (pass.now)() >= *due) else { return Ok(()) };
+        // A reading that began before the end of the window may lack its last accesses.
+        pass.seen = pass.seen.take().filter(|(before, _)| *before >= due);
         if self.waiting.is_some() {
             return self.end_wait(pass, targets);
         }
@@ -479,11 +479,13 @@ impl Target {
         match in_part {
             true => pass.tracker.clear_part(self.id.pid, &ranges)?,
             false => {
-                // Regions without a set bit stay cleared. A page of these that was accessed since
-                // the reading counts as accessed after the clearing.
+                // A region that was read without a set bit needs no clearing. An access to it since
+                // that reading counts as one of this sample.
                 let is_used = |page: &&HugePage| bits_of(page).is_none_or(|bits| bits.accessed != Some(0));
                 let used: Vec<HugePage> = pages.iter().filter(is_used).copied().collect();
-                pass.tracker.clear(self.id.pid, &merge(&used))?;
+                if !used.is_empty() {
+                    pass.tracker.clear(self.id.pid, &merge(&used))?;
+                }
             }
         }
         let end = (pass.now)();

@@ -54,7 +54,7 @@ struct State {
     leaves_shared: bool,
     clears_parts: bool,
     reads_tables: bool,
-    /// Number of readings of the page tables, as the BPF tracker makes them.
+    /// Number of readings of the page tables for the observer.
     readings: usize,
     tracker_takes: Duration,
     worked: Duration,
@@ -453,9 +453,7 @@ impl Tracker for SyntheticTracker {
 
     fn clear_part(&mut self, pid: Pid, ranges: &[VirtRange]) -> Result<(), TrackError> {
         self.clear(pid, ranges)?;
-        let mut state = self.0.lock();
-        state.readings += 1;
-        state.in_part = true;
+        self.0.lock().in_part = true;
         Ok(())
     }
 
