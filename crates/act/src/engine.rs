@@ -1,5 +1,6 @@
 //! Calls that make and split huge pages of another process: the only way in which megapage does so.
-//! Each call runs under the latency guard, and the page tables are looked at before and after.
+//! Each call runs under the latency guard. Right before a collapse the page tables of its regions
+//! are read: some regions are left out. Callers read the page tables again for the result.
 //!
 //! [`advise`] is the only function of this crate that makes the call; the daemon's executor,
 //! promotion and demotion go through it. The guard has three rules. A call names only as many

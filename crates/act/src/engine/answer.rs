@@ -52,8 +52,11 @@ pub(crate) enum Refusal {
     Shared,
     /// Not asked: it is huge already.
     Huge,
-    /// Not asked: nothing is present there. A huge page of zeros would be bloat.
+    /// Not asked: no page of it is present or swapped, apart from the shared page of zeros. A huge
+    /// page would only add memory.
     Empty,
+    /// Not asked: its page tables cannot be read, though the process lives and answers.
+    Unread,
     /// Not asked: the machine has less available memory than the safe floor ([`super::floor`]).
     BelowFloor,
     /// EPERM, EACCES: not allowed for this caller.
@@ -89,8 +92,19 @@ impl Refusal {
     pub(crate) fn is_final(self) -> bool {
         matches!(
             self,
-            Refusal::Denied | Refusal::Gone | Refusal::Unsupported | Refusal::Locked | Refusal::Other(_)
+            Refusal::Unread
+                | Refusal::Denied
+                | Refusal::Gone
+                | Refusal::Unsupported
+                | Refusal::Locked
+                | Refusal::Other(_)
         )
+    }
+
+    /// Returns true if the kernel was asked about the region.
+    pub(crate) fn was_asked(self) -> bool {
+        use Refusal::{BelowFloor, Empty, Huge, Shared, Unread};
+        !matches!(self, Shared | Huge | Empty | Unread | BelowFloor)
     }
 
     /// Returns the refusal as an error of the kernel.
@@ -100,7 +114,7 @@ impl Refusal {
             Refusal::GroupFull | Refusal::Shared => io::ErrorKind::ResourceBusy.into(),
             Refusal::Invalid | Refusal::Huge | Refusal::Empty => io::ErrorKind::InvalidInput.into(),
             Refusal::NoMemory | Refusal::BelowFloor => io::ErrorKind::OutOfMemory.into(),
-            Refusal::Denied => io::ErrorKind::PermissionDenied.into(),
+            Refusal::Denied | Refusal::Unread => io::ErrorKind::PermissionDenied.into(),
             Refusal::Gone => io::Error::from_raw_os_error(3),
             Refusal::Unsupported => io::ErrorKind::Unsupported.into(),
             Refusal::Locked => io::ErrorKind::TimedOut.into(),
@@ -123,8 +137,7 @@ pub(crate) enum Answer {
 impl Answer {
     /// Returns true if the kernel was asked about the region.
     pub(crate) fn was_asked(self) -> bool {
-        use Refusal::{BelowFloor, Empty, Huge, Shared};
-        !matches!(self, Answer::NotTried | Answer::Refused(Shared | Huge | Empty | BelowFloor))
+        self != Answer::NotTried && self.refusal().is_none_or(Refusal::was_asked)
     }
 
     /// Returns the refusal, if it was one.

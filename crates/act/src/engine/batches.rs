@@ -9,10 +9,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
-/// Gives `advice` to each of `regions`, at most `batch` in a call. After each call `next` returns
-/// the most regions that the next call may name; after `None` the others are not tried. It is also
-/// asked, without a call, after a look that found only unfit regions: looks take time, too. If the
-/// process could not be looked at, the others are not tried.
+/// Gives `advice` to each of `regions`, at most `batch` in a call. `next` is asked after each call,
+/// and after a look that led to no call. It returns the most regions that the next call may name;
+/// after `None` the others are not tried. They are not tried either if a look shows a refusal of
+/// the whole process ([`Refusal::is_final`]).
 ///
 /// Adjacent regions are collapsed by one call as one range. At the start of each range the kernel
 /// has every processor empty its LRU queues (lru_add_drain_all), so one range disturbs a large
@@ -20,9 +20,8 @@ use std::time::Duration;
 /// 0.02 ms of 1.5 ms.) For a range that failed the kernel returns one error, and goes on after some
 /// errors. Those of its regions that are not huge then get a call each.
 ///
-/// A look right before the call that would collapse a region shows if it is unfit: shared with
-/// another process, for example. A fork after the decision is thus seen, unless it comes in the
-/// microseconds between. Then at most one call copies memory.
+/// Right before a collapse, [`Advisable::unfit`] looks at the regions of the call, and unfit ones
+/// are left out. A fork between this look and the call is not seen: that one call may copy memory.
 pub(super) fn in_batches<T: Advisable>(
     target: &mut T,
     advice: Advice,
@@ -297,8 +296,6 @@ mod tests {
         let (untried, locked) = (Answer::NotTried, Answer::Refused(Refusal::Locked));
         assert_eq!(answers(&tried), [untried, locked, untried, untried]);
         assert!(model.calls.borrow().is_empty());
-        let tried = in_batches(&mut model, Advice::ColdSplit, &regions, 2, |_, _| Some(2));
-        assert_eq!(answers(&tried), [Answer::Accepted; 4], "a split is looked at before its lot");
     }
 
     #[test]

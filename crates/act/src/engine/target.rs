@@ -59,7 +59,7 @@ impl Advisable for Target {
                 Err(_) if !self.strict => None,
                 Err(error) if error.is_gone() => Some(Refusal::Gone),
                 Err(error) if error.is_locked() => Some(Refusal::Locked),
-                Err(_) => Some(Refusal::Busy),
+                Err(_) => Some(Refusal::Unread),
             };
             // No other region of the process would be read, and each try may take long.
             if unfit.is_some_and(Refusal::is_final) {

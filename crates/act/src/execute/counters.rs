@@ -38,12 +38,9 @@ impl Kind {
             Refusal::Unsupported => 6,
             // `Locked` is no error of the kernel: deadlines are counted where they are missed.
             Refusal::Locked | Refusal::Other(_) => 7,
-            Refusal::Shared => {
-                self.shared += 1;
-                return;
-            }
+            Refusal::Shared => return self.shared += 1,
             // Not errors of the kernel. The pause for lack of memory is counted.
-            Refusal::BelowFloor | Refusal::Huge | Refusal::Empty => return,
+            Refusal::BelowFloor | Refusal::Huge | Refusal::Empty | Refusal::Unread => return,
         };
         self.refused[index] += 1;
     }

@@ -13,7 +13,7 @@ use megapage_units::{Bytes, HugePage};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Regions between two looks at the page tables; neighbours among them share a call.
+/// Most regions that are acted on together: one look at their page tables shows all results.
 const CHUNK: usize = 256;
 /// Longest time of [`Actuator::undo`]: 30 GiB at 1 GiB/s.
 const UNDO: Duration = Duration::from_secs(30);
@@ -150,8 +150,9 @@ impl Executor {
             Err(_) => return first(Obtained::Busy, "its memory map cannot be opened"),
         };
         target.strict = true;
-        // A split is made only where there is a huge page, and it frees the difference between the
-        // looks. A region to collapse is read right before its call: see `Sharing::unfit`.
+        // Only huge pages are split. Memory that a split frees is the difference between this look
+        // and the one after it. A region to collapse is read right before its call instead: see
+        // `Sharing::unfit`.
         let looked = if promotes { Ok(BTreeMap::new()) } else { target.look(regions) };
         let before = match looked {
             Ok(before) => before,
@@ -174,30 +175,29 @@ impl Executor {
         }
         // The kernel's answers prove nothing: only the page tables show what came of the calls.
         let after = match target.look(regions) {
-            Ok(after) => after,
             Err(RemoteError::Gone(_)) => return all(verdict::gone()),
-            Err(_) => {
-                let unread =
-                    (Verdict::refused(Obtained::Busy, "what came of it cannot be read"), Duration::ZERO);
-                let was_tried = |tried: &Tried| tried.answer != Answer::NotTried;
-                let unread = |region| tried.get(region).is_some_and(was_tried).then_some(unread);
-                return regions.iter().map(unread).collect();
-            }
+            looked => looked.ok(),
         };
         if !is_same(&self.root, id) {
             return all(verdict::gone());
         }
         let settle = |region: &HugePage| {
-            let (after, tried) = (after.get(region)?, tried.get(region));
+            let tried = tried.get(region);
             if wants(region) && tried.is_none_or(|tried| tried.answer == Answer::NotTried) {
                 return None;
             }
             let tried = tried.copied().unwrap_or(Tried::NOT);
+            let Some(after) = &after else {
+                let unread = Verdict::refused(Obtained::Busy, "what came of it cannot be read");
+                let of_process = tried.answer.refusal().filter(|refusal| refusal.is_final());
+                return Some((of_process.map_or(unread, verdict::refused), tried.took));
+            };
+            let after = after.get(region)?;
             let verdict = match work {
                 Work::Promote => {
                     let short = tried.answer == Answer::Refused(Refusal::NoMemory);
                     let mapped = short.then(|| is_mapped(&self.root, id, *region)).flatten();
-                    verdict::promotion(tried.answer, after, mapped)
+                    verdict::promotion(tried.answer.refusal(), after, mapped)
                 }
                 Work::Demote | Work::Recover => verdict::split(tried.answer, before.get(region)?, after),
             };

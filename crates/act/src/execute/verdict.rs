@@ -1,4 +1,5 @@
-//! Result of one region: from the page tables before and after, and the kernel's answer between.
+//! Result of one region, by the kernel's answer and the page tables after the call. A split also
+//! needs the page tables before it.
 
 use crate::engine::{Answer, Refusal};
 use megapage_decide::Obtained;
@@ -24,36 +25,33 @@ impl Verdict {
 /// Before Linux 6.7: see [`megapage_observe::PageTables`].
 const UNSEEN: &str = "its mapping holds huge pages that are mapped in part: the kernel does not show which";
 
+const UNMAPPED: &str = "it is not mapped any more";
+
 fn done(promoted: Bytes, freed: Bytes) -> Verdict {
     Verdict { obtained: Obtained::Done, promoted, freed, why: None }
 }
 
-/// Returns the result of a promotion. `mapped` is true if one mapping of the process holds the
-/// whole region; `None` if that is not known.
-pub(super) fn promotion(answer: Answer, after: &Region, mapped: Option<bool>) -> Verdict {
+/// Returns the result of a promotion; `refusal`: `None` if the call named the region without an
+/// error. `mapped` is true if one mapping of the process holds the whole region; `None` if that is
+/// not known.
+pub(super) fn promotion(refusal: Option<Refusal>, after: &Region, mapped: Option<bool>) -> Verdict {
     if after.huge == Some(true) {
-        let was = answer == Answer::Refused(Refusal::Huge);
-        return done(if was { Bytes::ZERO } else { HugeCount(1).bytes() }, Bytes::ZERO);
+        let is_ours = refusal.is_none_or(Refusal::was_asked);
+        return done(if is_ours { HugeCount(1).bytes() } else { Bytes::ZERO }, Bytes::ZERO);
     }
-    match answer {
-        Answer::Accepted if after.huge.is_none() => Verdict::refused(Obtained::Busy, UNSEEN),
-        Answer::Accepted => Verdict::refused(Obtained::Busy, "it was split again at once"),
-        Answer::NotTried => Verdict::refused(Obtained::Busy, "it was not reached"),
-        Answer::Refused(Refusal::NoMemory) if mapped == Some(false) => {
-            Verdict::refused(Obtained::Impossible, "it is not mapped any more")
-        }
-        Answer::Refused(Refusal::NoMemory) => {
-            Verdict::refused(Obtained::NoMemory, "ENOMEM: no free huge page, and none could be made")
-        }
-        Answer::Refused(Refusal::GroupFull) => {
-            Verdict::refused(Obtained::Busy, "EBUSY: no room in its control group")
-        }
-        Answer::Refused(Refusal::Invalid) => Verdict::refused(
+    let (obtained, why) = match refusal {
+        None if after.huge.is_none() => (Obtained::Busy, UNSEEN),
+        None => (Obtained::Busy, "it was split again at once"),
+        Some(Refusal::NoMemory) if mapped == Some(false) => (Obtained::Impossible, UNMAPPED),
+        Some(Refusal::NoMemory) => (Obtained::NoMemory, "ENOMEM: no free huge page, and none could be made"),
+        Some(Refusal::GroupFull) => (Obtained::Busy, "EBUSY: no room in its control group"),
+        Some(Refusal::Invalid) => (
             Obtained::Impossible,
             "EINVAL: no page table, huge pages are not for this mapping, or userfaultfd protects it",
         ),
-        Answer::Refused(refusal) => refused(refusal),
-    }
+        Some(refusal) => return refused(refusal),
+    };
+    Verdict::refused(obtained, why)
 }
 
 /// Returns the result of a demotion or recovery.
@@ -68,55 +66,43 @@ pub(super) fn split(answer: Answer, before: &Region, after: &Region) -> Verdict 
         let was = before.huge == Some(true);
         return done(Bytes::ZERO, Bytes(if was { u64::from(zeros) * BASE_PAGE as u64 } else { 0 }));
     }
-    match answer {
-        Answer::NotTried => Verdict::refused(Obtained::Busy, "it was on base pages, and is huge now"),
-        Answer::Accepted => Verdict::refused(
-            Obtained::Busy,
-            "it was skipped: a forked process shares it, or something holds it for now",
-        ),
+    let (obtained, why) = match answer {
+        Answer::NotTried => (Obtained::Busy, "it was on base pages, and is huge now"),
+        Answer::Accepted => {
+            (Obtained::Busy, "it was skipped: a forked process shares it, or something holds it for now")
+        }
         Answer::Refused(Refusal::Invalid) => {
-            Verdict::refused(Obtained::Impossible, "EINVAL: locked memory, or a page of a hugetlb pool")
+            (Obtained::Impossible, "EINVAL: locked memory, or a page of a hugetlb pool")
         }
-        Answer::Refused(Refusal::NoMemory) => {
-            Verdict::refused(Obtained::Impossible, "it is not mapped any more")
-        }
-        Answer::Refused(refusal) => refused(refusal),
-    }
+        Answer::Refused(Refusal::NoMemory) => (Obtained::Impossible, UNMAPPED),
+        Answer::Refused(refusal) => return refused(refusal),
+    };
+    Verdict::refused(obtained, why)
 }
 
-fn refused(refusal: Refusal) -> Verdict {
-    match refusal {
-        Refusal::Denied => Verdict::refused(
-            Obtained::Denied,
-            "EPERM: a security module, a seccomp filter or a user namespace forbids it",
-        ),
-        Refusal::Gone => gone(),
-        Refusal::Unsupported => {
-            Verdict::refused(Obtained::Unsupported, "the kernel does not know this advice")
+/// Returns the result of a region that was refused, for reasons that every kind of work shares.
+pub(super) fn refused(refusal: Refusal) -> Verdict {
+    let (obtained, why) = match refusal {
+        Refusal::Denied => {
+            (Obtained::Denied, "EPERM: a security module, a seccomp filter or a user namespace forbids it")
         }
-        Refusal::Busy => {
-            Verdict::refused(Obtained::Busy, "EAGAIN: pinned, locked or off the LRU lists for now")
-        }
-        Refusal::GroupFull => Verdict::refused(Obtained::Busy, "EBUSY: something holds it"),
-        Refusal::Locked => {
-            Verdict::refused(Obtained::Busy, "the process does not answer: its memory map is locked")
-        }
-        Refusal::Shared => {
-            Verdict::refused(Obtained::Busy, "another process shares it since a fork: it would be copied")
-        }
-        Refusal::Huge => Verdict::refused(Obtained::Busy, "it was huge, and was split meanwhile"),
-        Refusal::Empty => Verdict::refused(Obtained::Busy, "nothing is present there any more"),
-        Refusal::BelowFloor => Verdict::refused(
+        Refusal::Gone => return gone(),
+        Refusal::Unsupported => (Obtained::Unsupported, "the kernel does not know this advice"),
+        Refusal::Busy => (Obtained::Busy, "EAGAIN: pinned, locked or off the LRU lists for now"),
+        Refusal::GroupFull => (Obtained::Busy, "EBUSY: something holds it"),
+        Refusal::Locked => (Obtained::Busy, "the process does not answer: its memory map is locked"),
+        Refusal::Shared => (Obtained::Busy, "another process shares it since a fork: it would be copied"),
+        Refusal::Huge => (Obtained::Busy, "it was huge, and was split meanwhile"),
+        Refusal::Empty => (Obtained::Busy, "nothing is present there any more"),
+        Refusal::Unread => (Obtained::Busy, "its page tables cannot be read"),
+        Refusal::BelowFloor => (
             Obtained::NoMemory,
             "less than 5 % of the machine's memory is available, and a collapse would reclaim some",
         ),
-        Refusal::Invalid | Refusal::NoMemory => {
-            Verdict::refused(Obtained::Impossible, "the kernel refuses it")
-        }
-        Refusal::Other(_) => {
-            Verdict::refused(Obtained::Impossible, "the kernel refuses it with an unknown error")
-        }
-    }
+        Refusal::Invalid | Refusal::NoMemory => (Obtained::Impossible, "the kernel refuses it"),
+        Refusal::Other(_) => (Obtained::Impossible, "the kernel refuses it with an unknown error"),
+    };
+    Verdict::refused(obtained, why)
 }
 
 /// Returns the verdict that the process has ended, or is another one now.
@@ -136,16 +122,16 @@ mod tests {
     #[test]
     fn the_page_tables_have_the_last_word_on_a_promotion() {
         let (base, huge) = (region(false, 300, 0), region(true, 512, 0));
-        let refused = Answer::Refused(Refusal::Busy);
-        for answer in [Answer::Accepted, refused, Answer::NotTried] {
-            assert_eq!(promotion(answer, &huge, None), done(Bytes::mib(2), Bytes::ZERO));
-            assert_eq!(promotion(answer, &base, None).obtained, Obtained::Busy, "{answer:?}");
+        for refusal in [None, Some(Refusal::Busy)] {
+            assert_eq!(promotion(refusal, &huge, None), done(Bytes::mib(2), Bytes::ZERO));
+            assert_eq!(promotion(refusal, &base, None).obtained, Obtained::Busy, "{refusal:?}");
         }
-        let was_huge = |after| promotion(Answer::Refused(Refusal::Huge), after, None);
-        assert_eq!(was_huge(&huge), done(Bytes::ZERO, Bytes::ZERO));
-        assert_eq!(was_huge(&base).obtained, Obtained::Busy);
-        let of = |refusal, mapped| promotion(Answer::Refused(refusal), &base, mapped).obtained;
-        assert_eq!(of(Refusal::Empty, None), Obtained::Busy);
+        // Nothing was called for: it was huge before, or another actor made it huge.
+        for refusal in [Refusal::Huge, Refusal::Shared, Refusal::Empty, Refusal::Unread] {
+            assert_eq!(promotion(Some(refusal), &huge, None), done(Bytes::ZERO, Bytes::ZERO));
+            assert_eq!(promotion(Some(refusal), &base, None).obtained, Obtained::Busy, "{refusal:?}");
+        }
+        let of = |refusal, mapped| promotion(Some(refusal), &base, mapped).obtained;
         assert_eq!(of(Refusal::Invalid, None), Obtained::Impossible);
         assert_eq!(of(Refusal::NoMemory, None), Obtained::NoMemory);
         assert_eq!(of(Refusal::NoMemory, Some(true)), Obtained::NoMemory);
@@ -168,7 +154,7 @@ mod tests {
         assert_eq!(freed(&region(false, 512, 0)), Bytes::ZERO);
         let unseen = Region { huge: None, ..huge };
         assert_eq!(split(Answer::Accepted, &huge, &unseen).obtained, Obtained::Busy, "no split was seen");
-        assert_eq!(promotion(Answer::Accepted, &unseen, None).obtained, Obtained::Busy);
+        assert_eq!(promotion(None, &unseen, None).obtained, Obtained::Busy);
         // Nothing was huge before: pages that map the page of zeros did so already.
         let before = region(false, 100, 412);
         assert_eq!(split(Answer::NotTried, &before, &before), done(Bytes::ZERO, Bytes::ZERO));
