@@ -179,7 +179,7 @@ pub fn part_shared(
     let mut tables = PageTables::open(root, pid).map_err(|error| refusal(root, pid, error))?;
     let (mut own, mut shared) = (Vec::new(), Vec::new());
     for region in regions {
-        match Sharing::NoPage.unfit(&mut tables, region, false).map_err(|error| refusal(root, pid, error))? {
+        match Sharing::NoPage.unfit(&mut tables, region, None).map_err(|error| refusal(root, pid, error))? {
             Some(_) => shared.push(region),
             None => own.push(region),
         }

@@ -24,19 +24,22 @@ pub(crate) enum Sharing {
 }
 
 impl Sharing {
-    /// Returns the reason not to collapse a region, by its page tables as they are now. `None` if
-    /// there is none. If sharing is unknown (before Linux 6.7, without root), it is no reason. Only
-    /// if `strict`, a region that is huge already, or holds nothing, is a reason.
+    /// Returns the reason not to collapse a region, by its page tables as they are now; `None`:
+    /// there is none, or it is unknown ([`PageTables::distinguishes_zeros`]). A region that is huge
+    /// or empty is refused only for a strict caller. That caller gives a list. A region is added to
+    /// it if only smaps shows whether it is huge.
     ///
-    /// Reads the region once if its entries alone answer. Only another reading shows huge entries
-    /// and the shared page of zeros, and both matter for few regions. It is made now, too: an
-    /// earlier one may be of memory that was unmapped or forked since.
+    /// Reads the entries of the region, which usually suffice. They show neither huge entries nor
+    /// the shared page of zeros. Where one of these matters, reads [`PageTables::seen`] as well.
     pub(crate) fn unfit(
         self,
         tables: &mut PageTables,
         region: HugePage,
-        strict: bool,
+        strict: Option<&mut Vec<HugePage>>,
     ) -> Result<Option<Refusal>, KernelError> {
+        if strict.is_none() && !tables.distinguishes_zeros() {
+            return Ok(None);
+        }
         let most = match self {
             Sharing::NoPage => 0,
             Sharing::FewPages => 64,
@@ -45,17 +48,19 @@ impl Sharing {
         // Pages of zeros are among these.
         let shared = entries.iter().filter(|entry| entry.is_shared()).count();
         let is_held = |entry: &Entry| entry.is_swapped() || entry.is_present() && !entry.is_shared();
-        let is_clear = !strict || entries.iter().any(is_held) && !may_be_huge(&entries);
+        let is_clear = strict.is_none() || entries.iter().any(is_held) && !may_be_huge(&entries);
         if shared <= most && is_clear {
             return Ok(None);
         }
-        let Some(seen) = tables.regions(&[region.range()])?.pop() else { return Ok(None) };
-        Ok(match tables.shared_pages(&entries, &seen) {
-            _ if strict && seen.huge == Some(true) => Some(Refusal::Huge),
-            _ if strict && seen.present == 0 && seen.swapped == 0 => Some(Refusal::Empty),
-            Some(pages) if usize::from(pages) > most => Some(Refusal::Shared),
-            _ => None,
-        })
+        let seen = tables.seen(region, &entries)?;
+        let is_shared = tables.shared_pages(&entries, &seen).is_some_and(|pages| usize::from(pages) > most);
+        match strict {
+            Some(_) if seen.huge == Some(true) => return Ok(Some(Refusal::Huge)),
+            Some(_) if seen.present == 0 && seen.swapped == 0 => return Ok(Some(Refusal::Empty)),
+            Some(doubtful) if seen.huge.is_none() => doubtful.push(region),
+            _ => {}
+        }
+        Ok(is_shared.then_some(Refusal::Shared))
     }
 }
 

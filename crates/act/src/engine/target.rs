@@ -24,8 +24,8 @@ pub(crate) struct Target {
     id: ProcessId,
     pidfd: OwnedFd,
     tables: PageTables,
-    /// True if regions that are huge already, hold nothing, or cannot be read right before their
-    /// collapse are left out: for a caller that has not just looked at them.
+    /// True if a look right before each collapse also leaves out regions that are huge, hold
+    /// nothing, or cannot be read. For a caller whose own look may be old.
     pub(crate) strict: bool,
 }
 
@@ -52,9 +52,10 @@ impl Advisable for Target {
     }
 
     fn unfit(&mut self, regions: &[HugePage]) -> Vec<Option<Refusal>> {
-        let mut unfit = vec![None; regions.len()];
+        let (mut unfit, mut doubtful) = (vec![None; regions.len()], Vec::new());
         for (unfit, region) in unfit.iter_mut().zip(regions) {
-            *unfit = match Sharing::FewPages.unfit(&mut self.tables, *region, self.strict) {
+            let strict = self.strict.then_some(&mut doubtful);
+            *unfit = match Sharing::FewPages.unfit(&mut self.tables, *region, strict) {
                 Ok(unfit) => unfit,
                 Err(_) if !self.strict => None,
                 Err(error) if error.is_gone() => Some(Refusal::Gone),
@@ -63,8 +64,15 @@ impl Advisable for Target {
             };
             // No other region of the process would be read, and each try may take long.
             if unfit.is_some_and(Refusal::is_final) {
+                doubtful.clear();
                 break;
             }
+        }
+        // One reading of smaps serves all of them.
+        let huge = self.huge(&doubtful);
+        for (page, _) in doubtful.iter().zip(huge).filter(|(_, is_huge)| *is_huge) {
+            let place = regions.iter().position(|region| region == page);
+            place.into_iter().for_each(|place| unfit[place] = Some(Refusal::Huge));
         }
         unfit
     }
@@ -187,6 +195,8 @@ mod tests {
         std::fs::create_dir_all(&directory).unwrap();
         // A page map as before Linux 6.7: entries alone.
         std::fs::write(directory.join("pagemap"), vec![0u8; 8 * HUGE_2M / BASE_PAGE]).unwrap();
+        std::fs::create_dir_all(tree.path().join("proc/sys/kernel")).unwrap();
+        std::fs::write(tree.path().join("proc/sys/kernel/osrelease"), "6.6.0\n").unwrap();
         let root = KernelRoot::captured(tree.path());
         let pidfd = spawn::open_pidfd(Pid(std::process::id().cast_signed())).unwrap();
         let tables = PageTables::open(&root, Pid(9)).unwrap();
@@ -229,6 +239,41 @@ mod tests {
         let mut lenient = Target { strict: false, ..target };
         assert_eq!(lenient.unfit(&pages), [None; 4], "another process may have filled shared memory");
         memory.release().unwrap();
+    }
+
+    #[test]
+    fn a_page_map_that_cannot_be_read_ends_the_work_of_a_strict_caller() {
+        let tree = tempfile::tempdir().unwrap();
+        let target = target(&tree);
+        // A directory can be opened, but not be read.
+        let path = tree.path().join("proc/9/pagemap");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        let tables = PageTables::open(&target.root, Pid(9)).unwrap();
+        let pages = [0, 1].map(HugePage::nth);
+        let mut strict = Target { strict: true, tables, ..target };
+        assert_eq!(strict.unfit(&pages), [Some(Refusal::Unread), None]);
+        // Without root, an old kernel shows no sharing to any other caller, which reads nothing.
+        let mut lenient = Target { strict: false, ..strict };
+        assert_eq!(lenient.unfit(&pages), [None, None]);
+        assert_eq!(lenient.tables.reads(), 1);
+    }
+
+    #[test]
+    fn before_linux_6_7_smaps_shows_which_full_regions_are_huge() {
+        let tree = tempfile::tempdir().unwrap();
+        let directory = tree.path().join("proc/9");
+        let target = target(&tree);
+        let exclusive = (1u64 << 63 | 1 << 56).to_ne_bytes();
+        std::fs::write(directory.join("pagemap"), exclusive.repeat(2 * 512)).unwrap();
+        let pages = [0, 1].map(HugePage::nth);
+        let mut strict = Target { strict: true, ..target };
+        for (huge, unfit) in [(4096, Some(Refusal::Huge)), (2048, None), (0, None)] {
+            let mapping = "00000000-00400000 rw-p 00000000 00:00 0 \n";
+            let smaps = format!("{mapping}Rss: 4096 kB\nAnonHugePages: {huge} kB\nVmFlags: rd wr\n");
+            std::fs::write(directory.join("smaps"), smaps).unwrap();
+            assert_eq!(strict.unfit(&pages), [unfit; 2], "{huge}");
+        }
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub struct PageTables {
     pagemap: Pagemap,
     /// Page frames; `None` if the kernel itself reports huge entries.
     frames: Option<Frames>,
-    /// Number of times that a region was read.
+    /// See [`PageTables::reads`].
     reads: u64,
 }
 
@@ -152,11 +152,26 @@ impl PageTables {
         self.pagemap.entries(region.range())
     }
 
+    /// Returns a region whose `entries` have just been read. From Linux 6.7 on this reads it once
+    /// more. Before, `huge` is `None` if only smaps could decide it.
+    pub fn seen(&mut self, page: HugePage, entries: &[Entry]) -> Result<Region, KernelError> {
+        if let Some(frames) = &self.frames {
+            return frames.region(page.range(), entries);
+        }
+        self.reads += 1;
+        Ok(self.pagemap.regions(page.range())?.pop().unwrap_or(Region::empty(page, None)))
+    }
+
+    /// Returns true if the shared page of zeros, which belongs to no process, can be distinguished:
+    /// with root on every kernel, else from Linux 6.7 on.
+    pub fn distinguishes_zeros(&self) -> bool {
+        self.frames.as_ref().map_or(self.pagemap.distinguishes_leaves(), |frames| frames.zero.is_some())
+    }
+
     /// Returns the number of `entries` of a region with an anonymous base page that another process
     /// maps as well. That is a forked child that has not executed a program, or a process with
-    /// which KSM has merged it. `seen` is the same region, read after the entries. `None` if the
-    /// shared page of zeros, which belongs to no process, cannot be distinguished: before Linux 6.7
-    /// without root.
+    /// which KSM has merged it. `seen` is the same region: see [`PageTables::seen`]. `None` if
+    /// pages of zeros cannot be distinguished.
     pub fn shared_pages(&self, entries: &[Entry], seen: &Region) -> Option<u16> {
         let shared = entries.iter().filter(|entry| entry.is_shared());
         let Some(frames) = &self.frames else {
@@ -169,7 +184,8 @@ impl PageTables {
         Some(if is_zeros { 0 } else { shared.filter(|entry| entry.frame() != Some(zero)).count() as u16 })
     }
 
-    /// Returns the number of times that a region was read so far.
+    /// Returns the number of readings since [`PageTables::open`]. A region that was read twice
+    /// counts twice. [`PageTables::pagemap`] and the frames of other regions do not count.
     pub fn reads(&self) -> u64 {
         self.reads
     }
@@ -355,6 +371,11 @@ mod tests {
         assert_eq!((mapped[0].present, mapped[0].zero_page), (scanned[0].present, scanned[0].zero_page));
         let entries = by_frames.entries(found[0].page).unwrap();
         assert_eq!(by_frames.shared_pages(&entries, &found[0]), Some(0));
+        // The entries alone do not show a huge entry, and nothing else is read.
+        let reads = by_frames.reads();
+        let seen = by_frames.seen(found[0].page, &entries).unwrap();
+        let huge = if scanned[0].huge == Some(true) { None } else { seen.huge };
+        assert_eq!((seen, by_frames.reads()), (Region { huge, ..scanned[0] }, reads));
         assert!(by_frames.distinguishes_leaves().unwrap());
     }
 
