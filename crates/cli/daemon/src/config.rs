@@ -47,6 +47,9 @@ const GONE: [(&str, &str); 10] = [
     ("thp", "enabled"),
 ];
 
+/// Tables of former releases: each of their keys is in [`GONE`].
+const GONE_TABLES: [&str; 2] = ["shares", "thp"];
+
 /// Trackers of former releases. A file that names one gets the best tracker.
 const GONE_TRACKERS: [&str; 2] = ["damon-virtual", "smaps"];
 
@@ -446,23 +449,25 @@ impl Config {
     }
 }
 
-/// Removes keys in [`GONE`], and a tracker in [`GONE_TRACKERS`], from `table`. Returns a warning
-/// for each.
+/// Removes keys in [`GONE`], empty tables in [`GONE_TABLES`], and a tracker in [`GONE_TRACKERS`]
+/// from `table`. Returns a warning for each.
 fn ignored(file: &str, text: &str, table: &mut toml::Table) -> Vec<String> {
     let mut ignored = Vec::new();
     for (section, key) in GONE.into_iter().chain([("observe", "tracker")]) {
         let Some(toml::Value::Table(within)) = table.get_mut(section) else { continue };
         let is_tracker = |value: &toml::Value| GONE_TRACKERS.map(Some).contains(&value.as_str());
         let is_gone = |value: &toml::Value| key != "tracker" || is_tracker(value);
-        if within.get(key).is_some_and(is_gone) {
+        let is_gone_table = within.is_empty() && GONE_TABLES.contains(&section);
+        if is_gone_table || within.get(key).is_some_and(is_gone) {
             within.remove(key);
             if within.is_empty() {
                 table.remove(section);
             }
-            let line = validate::line_of(text, &format!("{section}.{key}"));
+            let name = if is_gone_table { section.to_string() } else { format!("{section}.{key}") };
+            let line = validate::line_of(text, &name);
             let line = line.map(|line| format!(":{line}")).unwrap_or_default();
-            let instead = if section == "thp" { ", and use megapage thp" } else { "" };
-            ignored.push(format!("{file}{line}: {section}.{key} has no effect any more: delete it{instead}"));
+            let instead = if section == "thp" { ", and use megapage thp persist enabled=always" } else { "" };
+            ignored.push(format!("{file}{line}: {name} has no effect any more: delete it{instead}"));
         }
     }
     ignored

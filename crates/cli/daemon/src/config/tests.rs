@@ -104,10 +104,11 @@ fn every_policy_can_be_made() {
 
 #[test]
 fn a_key_that_is_gone_warns_in_one_line_and_has_no_effect() {
+    let use_thp = ", and use megapage thp persist enabled=always";
     for (table, key) in GONE {
         let text = format!("nice = 3\n[{table}]\n{key} = 'whatever'\n");
         let config = Config::parse("/etc/x.toml", &text).unwrap();
-        let instead = if table == "thp" { ", and use megapage thp" } else { "" };
+        let instead = if table == "thp" { use_thp } else { "" };
         assert_eq!(
             config.ignored,
             [format!("/etc/x.toml:3: {table}.{key} has no effect any more: delete it{instead}")]
@@ -119,6 +120,10 @@ fn a_key_that_is_gone_warns_in_one_line_and_has_no_effect() {
     }
     let inline = Config::parse("x", "act = { call = '1ms', time = '1s' }").unwrap();
     assert_eq!((inline.ignored.len(), inline.act.time), (1, Duration::from_secs(1)));
+    let empty = Config::parse("x", "nice = 3\n[thp]\n# enabled = 'always'\n[shares]\n[act]\n").unwrap();
+    let delete = "has no effect any more: delete it";
+    assert_eq!(empty.ignored, [format!("x:4: shares {delete}"), format!("x:2: thp {delete}{use_thp}")]);
+    assert_eq!(empty.nice, 3);
 }
 
 #[test]
