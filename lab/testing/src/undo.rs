@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
@@ -28,21 +28,27 @@ impl Undo {
     }
 
     fn with_output(output: Stdio, script: &str, arguments: &[&OsStr]) -> io::Result<Undo> {
+        let script = format!(
+            "trap '' HUP INT QUIT TERM USR1 USR2 ALRM PIPE; echo >&2; exec 2>/dev/null; \
+             read word; [ \"$word\" = release ] || {{ {script}; }}"
+        );
         // In a separate process group: a key that ends the owner ends the whole group of its
         // terminal.
         let shell = Command::new("sh")
-            .args([
-                "-c",
-                &format!("trap '' HUP INT TERM; read word; [ \"$word\" = release ] || {{ {script}; }}"),
-            ])
+            .args(["-c", &script])
             .arg("sh")
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(output)
-            .stderr(Stdio::null())
+            .stderr(Stdio::piped())
             .process_group(0)
             .spawn()?;
-        Ok(Undo { shell, word: "undo\n" })
+        let mut undo = Undo { shell, word: "undo\n" };
+        // Until it has said so, a signal would end the shell.
+        if let Some(mut ready) = undo.shell.stderr.take() {
+            ready.read_exact(&mut [0])?;
+        }
+        Ok(undo)
     }
 
     /// Ends the shell without running its script: there is nothing left to undo.
@@ -65,6 +71,9 @@ impl Drop for Undo {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use megapage_kernel::spawn::send_signal;
+    use megapage_kernel::spawn::signal::{SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+    use megapage_units::Pid;
 
     #[test]
     fn the_script_runs_when_it_is_dropped_and_not_when_it_is_released() {
@@ -75,9 +84,12 @@ mod tests {
         assert!(!file.exists());
         drop(undo());
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "off\n");
-        // A killed owner leaves only the end of the pipe.
+        // A killed owner leaves only the end of the pipe, and signals to both may come before.
         std::fs::remove_file(&file).unwrap();
         let mut killed = undo();
+        for number in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGPIPE] {
+            send_signal(Pid(killed.shell.id().cast_signed()), number).unwrap();
+        }
         drop(killed.shell.stdin.take());
         drop(killed);
         assert!(file.exists());
