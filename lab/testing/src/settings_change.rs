@@ -146,7 +146,7 @@ impl SettingsChange {
         // Written before the first change: this process may be killed at any moment.
         self.record.note(&wanted);
         for (file, text) in &wanted {
-            if let Err(error) = self.root.write(self.group.relative(file), text) {
+            if let Err(error) = self.write(file, text) {
                 self.put_back();
                 return Err(error);
             }
@@ -157,8 +157,16 @@ impl SettingsChange {
     /// Puts all settings back as they were found. Ignores a file that refuses its own former text.
     fn put_back(&self) {
         for (file, former) in self.former.iter().rev() {
-            self.root.write(self.group.relative(file), former).ok();
+            self.write(file, former).ok();
         }
+    }
+
+    /// Writes a text that is not there already: khugepaged wakes at a write of the same text, too.
+    fn write(&self, file: &str, text: &str) -> Result<(), KernelError> {
+        if self.group.chosen(&self.root, file).is_ok_and(|now| now == text) {
+            return Ok(());
+        }
+        self.root.write(self.group.relative(file), text)
     }
 }
 

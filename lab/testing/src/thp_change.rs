@@ -181,10 +181,12 @@ mod tests {
     fn settings_are_changed_and_put_back() {
         let (_keep, root) = tree();
         let found = || THERE.map(|file| root.read(relative(file)).unwrap());
+        let never = ThpControls { enabled: Some(ThpEnabled::Never), ..ThpControls::default() };
         let mut change = ThpChange::begin(&root).unwrap();
+        change.set(&never).unwrap();
+        assert_eq!(found(), ["4096\n", "10000\n", "60000\n", "never"], "no other file is written to");
         change.set(&HARD).unwrap();
         assert_eq!(found(), ["1048576", "0", "1", "always"]);
-        let never = ThpControls { enabled: Some(ThpEnabled::Never), ..ThpControls::default() };
         change.set(&never).unwrap();
         assert_eq!(found(), ["4096", "10000", "60000", "never"], "the rest is as it was found");
         drop(change);

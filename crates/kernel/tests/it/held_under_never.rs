@@ -88,7 +88,7 @@ fn start_with_zeros(root: &KernelRoot) -> Option<Kinds> {
 }
 
 /// Takes the right to change settings of huge pages. Skips loudly and returns `None` if another
-/// process (a daemon, a bench) keeps it.
+/// process (a bench) keeps it.
 fn begin(root: &KernelRoot) -> Option<ThpChange> {
     let mut refused = None;
     for _ in 0..TRIES {
