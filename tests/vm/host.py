@@ -92,7 +92,7 @@ def thp_allowed():
 @contextlib.contextmanager
 def settings_lock():
     """Holds the lock of processes that change the settings for a while
-    (crates/kernel/src/calls/thp_change.rs)."""
+    (lab/testing/src/thp_change.rs)."""
     SETTINGS_LOCK.parent.mkdir(mode=0o755, exist_ok=True)
     with open(os.open(SETTINGS_LOCK, os.O_RDWR | os.O_CREAT, 0o600), "w") as lock:
         until = time.monotonic() + LONGEST
