@@ -24,8 +24,8 @@ pub fn whitespace(path: &str, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// Finds links of a Markdown file to files that do not exist. `exists` returns true for the path of
-/// an existing file, relative to the repository's root.
+/// Finds links of a Markdown file, and paths `crates/....rs` in it, to files that do not exist.
+/// `exists` returns true for the path of an existing file, relative to the repository's root.
 pub fn links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<Finding> {
     let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
     let mut findings = Vec::new();
@@ -44,6 +44,13 @@ pub fn links(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<Findi
                     number + 1,
                     format!("the link's target {full} does not exist"),
                 ));
+            }
+        }
+        for (at, _) in line.match_indices("crates/") {
+            let is_outside = |it: char| !it.is_ascii_alphanumeric() && !"/_-.".contains(it);
+            let file = line[at..].split(is_outside).next().unwrap_or_default().trim_end_matches('.');
+            if file.ends_with(".rs") && !exists(file) {
+                findings.push(Finding::new(path, number + 1, format!("{file} does not exist")));
             }
         }
     }
@@ -181,6 +188,10 @@ mod tests {
             ["docs/index.md:2: the link's target docs/gone.md does not exist"]
         );
         assert!(links("README.md", "[a](docs/run.md)", exists).is_empty());
+        assert_eq!(
+            lines(links("a.md", "see `docs/run.md`, crates/a and\n(crates/a/b.rs).", exists)),
+            ["a.md:2: crates/a/b.rs does not exist"]
+        );
     }
 
     #[test]

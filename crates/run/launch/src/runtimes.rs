@@ -1,5 +1,5 @@
 //! Switches of language runtimes for huge pages, one entry for each runtime. Each is tested with
-//! the real program in `crates/cli/tests/run_runtimes.rs`.
+//! the real program in `crates/cli/tests/it/run_runtimes.rs`.
 
 use crate::jvm::need::Need;
 use crate::jvm::obstacles::{Question, obstacles};
