@@ -139,3 +139,31 @@ impl ThpSettings {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt;
+
+    /// Shows a word as serde writes it.
+    struct Written<T>(T);
+
+    impl<T: Serialize> fmt::Display for Written<T> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.0.serialize(f)
+        }
+    }
+
+    #[test]
+    fn words_of_json_are_those_of_the_kernel() {
+        for it in ThpEnabled::ALL {
+            assert_eq!(Written(it).to_string(), it.name());
+        }
+        for it in ThpDefrag::ALL {
+            assert_eq!(Written(it).to_string(), it.name());
+        }
+        for it in ThpShmem::ALL {
+            assert_eq!(Written(it).to_string(), it.name());
+        }
+    }
+}
