@@ -33,7 +33,10 @@ const MOST_PROCESSORS: f64 = 65_536.0;
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ReadError {
     /// It does not begin with a header.
-    #[error("not a recording: it does not begin with a header; megapage record writes one")]
+    #[error(
+        "not a recording: it does not begin with a header; megapage record writes one, and \
+             recordings of Prometheus are not read"
+    )]
     NoRecording,
     /// A later megapage has written it.
     #[error("line {line}: a recording of version {found}; this megapage reads version {VERSION}")]
