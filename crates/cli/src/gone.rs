@@ -32,7 +32,6 @@ const fn gone(command: &'static str, what: What, instead: &'static str) -> Gone 
 }
 
 const LABORATORY: &str = "megapage-lab in the source tree (make lab) has the benches of allocators.";
-const WATCH: &str = "map shows one picture, and can be repeated; top shows coverage again and again.";
 const TRACKER: &str = "the best tracker of this kernel is used.";
 
 /// Everything that was removed.
@@ -55,8 +54,6 @@ pub const GONE: &[Gone] = &[
     gone("bench startup", Whole, LABORATORY),
     gone("bench access", Whole, LABORATORY),
     gone("map", WithValue("--svg"), "map prints the picture as text; --json has every region."),
-    gone("map", Flag("--watch"), WATCH),
-    gone("map", WithValue("--every"), WATCH),
     gone("map", Value("--tracker", "damon-virtual"), TRACKER),
     gone("top", Value("--tracker", "damon-virtual"), TRACKER),
     gone("advise", Value("--tracker", "damon-virtual"), TRACKER),
@@ -67,7 +64,6 @@ pub const GONE: &[Gone] = &[
     gone("top", Flag("-n"), "top shows up to four nodes always."),
     gone("top", Flag("--reverse"), "press r."),
     gone("top", Flag("-r"), "press r."),
-    gone("record", WithValue("--textfile"), "megapage plan takes the recordings themselves."),
     gone("plan", WithValue("--quantile"), "plan takes the 99th percentile."),
     gone("plan", WithValue("--seed"), "plan gives the same answer each time."),
     gone("plan", WithValue("--host-memory"), "each host has what it has."),
