@@ -44,7 +44,7 @@ impl Undo {
             .process_group(0)
             .spawn()?;
         let mut undo = Undo { shell, word: "undo\n" };
-        // Until it has said so, a signal would end the shell.
+        // The shell ignores signals once it has written this byte. Before, one would end it.
         if let Some(mut ready) = undo.shell.stderr.take() {
             ready.read_exact(&mut [0])?;
         }
