@@ -92,6 +92,8 @@ STEPS = (
          large=True),
     programs("programs-six", 70, "--class", "large", "--ways", "plain,best,ours", "--only",
              "cpp-map,duckdb-join,java-map-g1,postgres-lookup,python-dict,redis-get"),
+    Step("programs-curve", 150, ("bench/programs/curve.py", "--megapage", "{megapage}", "--save", "{save}",
+                                 "--picture", "docs/gain-by-size.svg"), large=True),
     programs("programs", 150, "--table", "docs/programs-bench.md", large=True),
     programs("programs-large", 1100, "--class", "large", "--table", "docs/programs-large.md", large=True),
 )

@@ -233,22 +233,26 @@ class Bench:
         self.tally.add(columns, f"{case.name}, {way.name}", outcome, noted["failed"] or "", seconds)
 
     def all_runs(self, cases, ways):
-        """Runs all cases round by round, so that slow changes of the machine affect every way."""
+        """Runs all cases round by round, so that slow changes of the machine affect every way. Large
+        ones run program by program: what is interrupted has whole programs."""
         done, warm = {(run["case"], run["way"], run["round"]) for run in self.runs}, set()
-        for number in range(self.first_round, self.first_round + self.arguments.rounds):
-            for case in cases:
-                order = list(ways)
-                random.Random(f"{SEED} {case.name} {number}").shuffle(order)
-                order = [way for way in order if (case.name, way.name, number) not in done]
-                if order and case.name not in warm and self.arguments.rounds > 1:
-                    warm.add(case.name)
-                    # The warm-up loads files into the page cache and collects megapage's report.
-                    # Failures show in the counted runs.
-                    for way in ways:
-                        if way.name in (ways_module.BASELINE, ways_module.OURS):
-                            self.run(case, way, WARM_UP)
-                for way in order:
-                    self.run(case, way, number)
+        rounds = range(self.first_round, self.first_round + self.arguments.rounds)
+        turns = [(case, number) for number in rounds for case in cases]
+        if self.arguments.kind == LARGE:
+            turns = [(case, number) for case in cases for number in rounds]
+        for case, number in turns:
+            order = list(ways)
+            random.Random(f"{SEED} {case.name} {number}").shuffle(order)
+            order = [way for way in order if (case.name, way.name, number) not in done]
+            if order and case.name not in warm and self.arguments.rounds > 1:
+                warm.add(case.name)
+                # The warm-up loads files into the page cache and collects megapage's report.
+                # Failures show in the counted runs.
+                for way in ways:
+                    if way.name in (ways_module.BASELINE, ways_module.OURS):
+                        self.run(case, way, WARM_UP)
+            for way in order:
+                self.run(case, way, number)
 
 
 def available(bench, cases, ways):

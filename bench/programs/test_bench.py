@@ -17,6 +17,7 @@ from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import case
+import curve
 import driver
 import estimate
 import machine
@@ -57,6 +58,29 @@ class Intervals(unittest.TestCase):
 
     def test_geometric_mean(self):
         self.assertAlmostEqual(estimate.geometric_mean([0.5, 2.0]), 1.0)
+
+
+class Curve(unittest.TestCase):
+    def results(self, ours):
+        """Returns results of one program that takes 2 s plain, 1.5 s in the best other way, and
+        `ours` seconds under megapage."""
+        seconds = {ways.BASELINE: 2.0, ways.BEST: 1.5, ways.OURS: ours}
+        times = {way: {"cpu": value} for way, value in seconds.items()}
+        runs = [{"case": "one", "way": way, "round": number, "failed": None, "steady": times[way], "whole": times[way],
+                 "memory": {"end": {"huge_share": 0.9}}} for way in seconds for number in range(3)]
+        return {"cases": [{"name": "one", "program": "One, a program", "best": "mimalloc"}], "runs": runs}
+
+    def test_a_point_has_the_ratios_to_plain(self):
+        [point] = curve.points_of(self.results(1.0), 64 << 20)
+        self.assertEqual((point["size"], point[ways.OURS]["huge"]), (64 << 20, 0.9))
+        self.assertEqual((point[ways.OURS]["steady"]["median"], point[ways.BEST]["whole"]["median"]), (0.5, 0.75))
+
+    def test_a_mean_is_of_every_program(self):
+        points = curve.points_of(self.results(1.0), 1) + curve.points_of(self.results(0.25), 2)
+        points[1]["case"] = "two"
+        points.append({**points[0], "case": "two"})
+        # At the greater size one program is missing.
+        self.assertEqual(curve.means(points, "steady", ways.OURS), {1: 0.5})
 
 
 class Messages(unittest.TestCase):
