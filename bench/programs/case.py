@@ -13,7 +13,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 CASES = HERE / "cases"
 REQUIRED = {"program", "class", "version"}
 FIELDS = REQUIRED | {"run", "server", "random", "data", "timeout", "answer", "expect", "phases", "stop", "before",
-                     "user", "large", "variants", "best", "blocks"}
+                     "user", "large", "variants", "best", "blocks", "loss"}
 # The class large replaces the field of the same name by this one.
 LARGE = "large-"
 FIELDS |= {LARGE + name for name in FIELDS - {"large", "class"}}
@@ -99,6 +99,7 @@ class Case:
         self.variants = dict(word.split(":", 1) for word in header.get("variants", "").split())
         self.blocks = header.get("blocks", "no") == "yes"
         self.best = header.get("best", TUNED)
+        self.loss = header.get("loss", "")
         # A server's case is its client.
         self.run = header.get("run") or RUNS.get(path.suffix)
         if self.run is None:

@@ -43,8 +43,8 @@ def points_of(results, size):
     """Returns what one size shows of each program: the ratios to plain of the steady phase and of
     the whole run, and the share on huge pages."""
     found = []
-    for case in results["cases"]:
-        figures = verdicts.Figures(case, [run for run in results["runs"] if run["case"] == case["name"]])
+    for figures in verdicts.figures_of(results):
+        case = figures.case
         point = {"case": case["name"], "program": case["program"], "size": size, "best": case["best"]}
         for way in (BEST, OURS):
             ratios = {phase: figures.ratio(way, phase, "cpu") for phase in ("steady", "whole")}

@@ -60,6 +60,8 @@ def arguments_of(words):
     parser.add_argument("--ways", metavar="WAY,...", help="only these ways; plain is always among them")
     parser.add_argument("--save", type=pathlib.Path, metavar="FILE", help="write every run and the verdicts, as JSON")
     parser.add_argument("--table", type=pathlib.Path, metavar="FILE", help="write the tables, as Markdown")
+    parser.add_argument("--opening", type=pathlib.Path, metavar="FILE",
+                        help="begin the tables with what large programs gain, by the results in FILE")
     parser.add_argument("--from", dest="source", type=pathlib.Path, metavar="FILE",
                         help="run nothing: judge and tabulate the runs of an earlier --save")
     parser.add_argument("--continue", type=pathlib.Path, metavar="FILE", dest="earlier", nargs="?", const=RESUME,
@@ -83,6 +85,8 @@ def arguments_of(words):
         parser.error("--size needs --class large")
     if arguments.earlier == RESUME and not arguments.save:
         parser.error("--continue without FILE goes on with the file of --save")
+    if arguments.opening and not arguments.table:
+        parser.error("--opening needs --table")
     if arguments.check:
         arguments.rounds, arguments.ways = 1, f"{ways_module.BASELINE},{ways_module.OURS}"
     return arguments
@@ -349,13 +353,17 @@ def save(results, path):
 
 def conclude(results, arguments):
     """Judges the runs, writes what is asked for, and prints the verdicts."""
-    figures = [verdicts.Figures(case, [run for run in results["runs"] if run["case"] == case["name"]])
-               for case in results["cases"]]
+    figures = verdicts.figures_of(results)
     results["verdicts"] = verdicts.judge(figures, large=any("size" in case for case in results["cases"]))
     if arguments.save:
         save(results, arguments.save)
     if arguments.table:
-        arguments.table.write_text(table.markdown(results, figures))
+        opening = ""
+        if arguments.opening:
+            large = read_results(arguments.opening)
+            losses = {case.name: case.loss for case in cases_module.discover([], True)}
+            opening = table.opening(large, verdicts.figures_of(large), losses)
+        arguments.table.write_text(table.markdown(results, figures, opening))
     if arguments.quick:
         # Three rounds of three programs judge nothing.
         print(table.brief(results, figures))

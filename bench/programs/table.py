@@ -4,8 +4,25 @@ from ways import BASELINE, OURS
 
 import verdicts
 
+OPENING = """\
+## What large programs gain
+
+{count} programs of {least} to {most} GiB, {rounds} rounds, recorded {recorded} with {megapage} on {cpu}, {cpus} CPUs, {memory} GiB,
+Linux {kernel}. Processor time of plain's: median and interval. *Best other way*: by the steady phase, chosen afterwards. *Huge*:
+share of memory on huge pages. Bold: the whole interval lies on one side of 1.
+
+| program | GiB | steady: best other way | steady: `megapage run` | whole: best other way | whole: `megapage run` | huge | peak of plain's |
+|---|---|---|---|---|---|---|---|
+{rows}
+
+{losses}
+
+"""
+
 HEAD = """\
 # Real programs: what megapage's default costs and gains
+
+{opening}## Every program and way
 
 Written by `bench/programs/driver.py --table docs/programs-bench.md` from {rounds} rounds, recorded {recorded} with {megapage}.
 Machine: {cpu}, {cpus} CPUs, {memory} GiB, Linux {kernel}, {libc}. THP: {thp}; hugetlb pool: {pool} pages of 2 MiB.
@@ -15,13 +32,13 @@ Ways:
 
 {ways}
 
-## Verdicts
+### Verdicts
 
 | gate | | measured | misses |
 |---|---|---|---|
 {verdicts}
 
-## Processor time of the steady phase
+### Processor time of the steady phase
 
 Ratios to plain, paired by round: median and interval (order statistics of the median; 93.75 % with five rounds).
 *Random*: touches more than 64 MiB at random. Bold: slower or faster beyond the noise.
@@ -30,7 +47,7 @@ Ratios to plain, paired by round: median and interval (order statistics of the m
 |---|---|---|---|{way_rules}---|
 {times}
 
-## The default's other times, and memory
+### The default's other times, and memory
 
 Ratios of ours to plain. Memory is what the kernel says of all processes of the program, the launcher among them
 (proportional shares and hugetlb pages): at its peak, right at the end of the steady phase (*at once*), and a second and a
@@ -43,13 +60,13 @@ half later, while the program stands still (*settled*). *Huge*: share of anonymo
 
 
 LARGE = """
-## Processor time of the whole run
+### Processor time of the whole run
 
 | program | size, MiB | plain, s | {way_names} |
 |---|---|---|{way_rules}
 {wholes}
 
-## What else it costs
+### What else it costs
 
 Medians of plain and ours. System time and page faults are those of the whole run. The worst stall is the longest step of a
 server's client; of other programs the longest time without user time, in steps of 50 ms. Page tables are those at the end of
@@ -133,8 +150,56 @@ def line(cells):
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
-def markdown(results, all_figures):
-    """Returns the whole document."""
+def gain_row(figures):
+    """Returns a program's row of the opening."""
+    best = verdicts.against_best(figures)
+    cells = [figures.case["program"], f"{figures.case['size'] / (1 << 30):.1f}"]
+    for phase in ("steady", "whole"):
+        ratio = figures.ratio(best[0], phase, "cpu") if best and best[0] != BASELINE else None
+        cells += [f"{emphasised(ratio)} {best[0]}" if ratio else "-", emphasised(figures.ratio(OURS, phase, "cpu"))]
+    share = figures.median(OURS, "memory", "end", "huge_share")
+    peaks = [figures.median(way, "memory", "peak") for way in (BASELINE, OURS)]
+    return cells + ["-" if share is None else f"{share:.0%}", f"{peaks[1] / peaks[0]:.2f}" if all(peaks) else "-"]
+
+
+def mean_row(all_figures):
+    """Returns the row of the geometric means, over the programs that ran."""
+    cells = ["**geometric mean**", ""]
+    for phase in ("steady", "whole"):
+        found = []
+        for figures in all_figures:
+            best, ours = verdicts.against_best(figures), figures.ratio(OURS, phase, "cpu")
+            if best and ours:
+                found.append((figures.ratio(best[0], phase, "cpu").median, ours.median))
+        cells += [f"{verdicts.estimate.geometric_mean(values):.2f}" for values in zip(*found)] if found else ["-", "-"]
+    return [*cells, "", ""]
+
+
+def opening(results, all_figures, causes):
+    """Returns the section about large programs: what they gain, then what they lose and why.
+    `causes` has the sentence about a program's losses, by its name."""
+    machine = results["machine"]
+    sizes = [figures.case["size"] >> 30 for figures in all_figures]
+    losses = []
+    for figures in all_figures:
+        best = verdicts.against_best(figures)
+        lost = [f"{phase} {what} {ratio}" for phase, what in verdicts.TIMES
+                if (ratio := figures.ratio(OURS, phase, what)) and ratio.low > 1]
+        if best and best[1].low > 1:
+            lost.append(f"steady {best[1]} of {best[0]}'s")
+        if lost:
+            losses.append(f"- {figures.case['program']}: {'; '.join(lost)}. {causes.get(figures.case['name']) or 'The cause is not known.'}")
+    return OPENING.format(
+        count=len(all_figures), least=min(sizes), most=max(sizes), rounds=results["rounds"], recorded=results["recorded"],
+        megapage=results["megapage"], cpu=machine["cpu"], cpus=machine["cpus"], memory=machine["memory_bytes"] >> 30,
+        kernel=machine["kernel"], rows="\n".join(line(row) for row in (*map(gain_row, all_figures), mean_row(all_figures))),
+        losses="\n".join(["Losses beyond the noise, and their causes:", "", *losses]) if losses
+        else "No program loses beyond the noise.",
+    )
+
+
+def markdown(results, all_figures, opening=""):
+    """Returns the whole document, which begins with the `opening`."""
     machine = results["machine"]
     ways = [way["name"] for way in results["ways"] if way["name"] != BASELINE]
     lists = [
@@ -146,6 +211,7 @@ def markdown(results, all_figures):
         for v in results["verdicts"]
     ]
     text = HEAD.format(
+        opening=opening,
         rounds=results["rounds"], recorded=results["recorded"], megapage=results["megapage"], cpu=machine["cpu"],
         cpus=machine["cpus"], memory=machine["memory_bytes"] >> 30, kernel=machine["kernel"], libc=machine["libc"],
         thp=machine["thp"]["enabled"], pool=machine["hugetlb_2m_pages"], ways="\n".join(lists),

@@ -340,6 +340,20 @@ class Mutants(unittest.TestCase):
         self.assertIn("| first | - -> - | - -> - | - -> - | - -> - |", text)
         self.assertIn("| first | 2048 | 1.0 | **0.70", text)
 
+    def test_the_tables_begin_with_gains_then_losses_and_their_causes(self):
+        figures = [made("first", {"plain": [1.0] * 5, "tunable": [0.9] * 5, "ours": [0.7] * 5}),
+                   made("second", {"plain": [1.0] * 5, "tunable": [0.8] * 5, "ours": [1.1] * 5})]
+        for one in figures:
+            one.case = {**one.case, "size": 2 << 30}
+        results = {"rounds": 5, "recorded": "now", "megapage": "megapage 0",
+                   "machine": {"cpu": "c", "cpus": 2, "memory_bytes": 1 << 30, "kernel": "6"}}
+        text = table.opening(results, figures, {"second": "It is sparse."})
+        self.assertIn("| first | 2.0 | **0.90 [0.90, 0.90]** tunable | **0.70 [0.70, 0.70]** |", text)
+        self.assertIn("| **geometric mean** |  | 0.85 | 0.88 |", text)
+        [loss] = [line for line in text.splitlines() if line.startswith("- ")]
+        self.assertTrue(loss.startswith("- second: steady cpu 1.10") and "steady 1.38 [1.38, 1.38] of tunable's" in loss, loss)
+        self.assertTrue(loss.endswith("It is sparse."))
+
 
 class FurtherRounds(unittest.TestCase):
     RESULTS = {"build": "b", "machine": {"cpu": "c"}, "ways": ["plain"], "cases": ["a"]}

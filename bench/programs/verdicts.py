@@ -74,6 +74,11 @@ class Figures:
             return None
 
 
+def figures_of(results):
+    """Returns the figures of each program of a results file."""
+    return [Figures(case, [run for run in results["runs"] if run["case"] == case["name"]]) for case in results["cases"]]
+
+
 def slower(figures):
     """Returns the times in which ours is slower than plain beyond the noise; None if one is
     unknown."""
