@@ -112,7 +112,6 @@ fn jvm(
     let need = Need::of(&options, &java, around.memory);
     let asks_hugetlb = matches!(request.heap, Heap::Hugetlb1G | Heap::Hugetlb2M);
     let page = if request.heap == Heap::Hugetlb1G { PageSize::HUGE_1G } else { PageSize::HUGE_2M };
-    let by_option = options.chosen.clone();
     // A heap of default size must not take a quarter of the memory from the pool. A limit that can
     // refuse a page later would kill the JVM.
     let wants_pool = asks_hugetlb
@@ -120,7 +119,7 @@ fn jvm(
             && need.heap_is_given
             && matches!(way, Way::Arguments | Way::BehindJ)
             && !machine.hugetlb_may_be_refused;
-    let looks = wants_pool && by_option.is_none() || options.large == Some(true);
+    let looks = wants_pool && options.chosen.is_none() || options.large == Some(true);
     let mut plan = JavaPlan { java, need, page: None, obstacles: Vec::new() };
     if looks {
         let pools = (machine.pool_2m, machine.pool_1g);
@@ -128,7 +127,7 @@ fn jvm(
         plan.obstacles = obstacles(&question, around);
     }
     let first = plan.obstacles.first().map(ToString::to_string);
-    if let Some(chosen) = by_option {
+    if let Some(chosen) = options.chosen {
         // The user's own switches stay; their effect is reported nevertheless.
         let reason = format!("the arguments choose already: {chosen}");
         let short = first.filter(|_| asks_hugetlb);
@@ -169,6 +168,10 @@ fn jvm(
             switch.reason = match obstacle {
                 Some(obstacle) if wanted => {
                     format!("-XX:+UseTransparentHugePages, not pages of the pool: {obstacle}")
+                }
+                // Shenandoah advises no region that it commits later (Java 17 and 25).
+                _ if options.collector == Some(Collector::Shenandoah) => {
+                    "-XX:+UseTransparentHugePages reaches the heap that Shenandoah starts with (-Xms)".into()
                 }
                 _ => "-XX:+UseTransparentHugePages reaches the whole Java heap".into(),
             };

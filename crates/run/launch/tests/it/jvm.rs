@@ -107,6 +107,18 @@ fn zgc_is_promoted_from_outside_where_its_shared_heap_gets_no_thp_on_request() {
 }
 
 #[test]
+fn the_reason_names_the_part_of_the_heap_that_the_switch_reaches() {
+    let java = version("17.0.15");
+    let reach = |collector: &str| {
+        let plan = choose(&java, &request(Heap::Thp, &[collector, "Main"]), &machine()).unwrap();
+        assert_eq!(plan.arguments, THP);
+        reason(&plan).to_string()
+    };
+    assert!(reach("-XX:+UseSerialGC").ends_with("reaches the whole Java heap"));
+    assert!(reach("-XX:+UseShenandoahGC").ends_with("reaches the heap that Shenandoah starts with (-Xms)"));
+}
+
+#[test]
 fn scripts_and_tools_are_told_their_own_way() {
     let tool = Program { path: "/usr/bin/javac".into(), ..version("17.0.15") };
     assert_eq!(arguments(&tool, Heap::Thp, &["A.java"], &machine()), ["-J-XX:+UseTransparentHugePages"]);

@@ -42,7 +42,7 @@ const TICK: f64 = 0.01;
 const LONGEST_PERIOD: Duration = Duration::from_secs(3600);
 
 /// Cost of a first access after a clearing, and the part of it that is allowed.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Terms {
     /// Cost of a first access, in seconds.
     pub(crate) first_access: f64,
@@ -66,7 +66,7 @@ pub(crate) struct Candidate {
 }
 
 /// Account of one process.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Account {
     terms: Terms,
     /// Seconds that sampling may take from the target; below zero if a sample took more than
@@ -109,17 +109,10 @@ impl Account {
         Account {
             tokens: earned.as_secs_f64() * terms.budget,
             terms,
-            hurried: false,
-            seen: None,
-            rate: None,
             share: 1.0,
             growth: 1.0,
             to_come: 1.0,
-            cleared: None,
-            last_charge: 0,
-            spent: 0.0,
-            began: None,
-            not_before: Duration::ZERO,
+            ..Account::default()
         }
     }
 

@@ -6,7 +6,7 @@ use megapage_units::{HugePage, Pid, VirtRange};
 use std::time::Duration;
 
 /// Cleared bits of one sample.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Cycle {
     /// Its regions, ascending.
     pub(super) pages: Vec<HugePage>,

@@ -506,10 +506,9 @@ impl Target {
             };
             self.outstanding.insert(*page, again);
         }
-        let (in_window, by_now, read, done) = (0, 0, false, end);
         let cpu = cpu.zip(cpu_time_of(self.id.pid).ok());
         let window = match (self.is_first(), cpu) {
-            (true, Some(_)) => done.saturating_sub(cleared) + self.window / FIRST_WINDOW / EARLY,
+            (true, Some(_)) => end.saturating_sub(cleared) + self.window / FIRST_WINDOW / EARLY,
             (true, None) => self.window / FIRST_WINDOW,
             (false, _) => self.window,
         };
@@ -518,16 +517,13 @@ impl Target {
             pages,
             ranges,
             entries,
-            in_window,
-            by_now,
             shared,
             in_part,
             cleared,
-            read,
             cpu,
             window,
-            early: None,
-            done,
+            done: end,
+            ..Cycle::default()
         });
         Ok(())
     }
