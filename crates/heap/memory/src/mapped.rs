@@ -41,23 +41,16 @@ pub const LARGEST: usize = 32 << 20;
 /// microsecond.
 const TRIES: usize = 100;
 
-/// Part of a chunk that is mapped and not handed out yet.
-#[derive(Clone, Copy, Debug, Default)]
-struct Spare {
-    start: usize,
-    end: usize,
-}
-
 #[derive(Debug)]
 struct State {
     /// Requests below 2 MiB, and the others.
-    small: Kind,
-    large: Kind,
-    /// Indexed by `reserve`: 1 if the kernel accounts for the memory (without MAP_NORESERVE), else
-    /// 0.
-    spares: [Spare; 2],
+    kinds: [Kind; 2],
+    /// Parts of chunks that are mapped and not handed out yet. Indexed by `reserve`: 1 if the
+    /// kernel accounts for the memory (without MAP_NORESERVE), else 0.
+    spares: [Range; 2],
     /// True once the kernel has refused advice: nothing is tried any more.
     off: bool,
+    scattered: Scattered,
 }
 
 /// The program's own mappings.
@@ -68,7 +61,6 @@ pub struct Mapped {
     advised: Locked<Advised>,
     /// True once anything was advised.
     any: AtomicBool,
-    scattered: Locked<Scattered>,
 }
 
 impl Mapped {
@@ -76,15 +68,15 @@ impl Mapped {
     pub const fn new() -> Mapped {
         Mapped {
             state: Locked::new(State {
-                small: Kind::new(15, 1 << 20),
-                // Fewer sixteenths: the last region may still be filling when it is looked at.
-                large: Kind::new(13, 8 << 20),
-                spares: [Spare { start: 0, end: 0 }; 2],
+                // Fewer sixteenths from 2 MiB on: the last region may still be filling when it is
+                // looked at.
+                kinds: [Kind::new(15, 1 << 20), Kind::new(13, 8 << 20)],
+                spares: [(0, 0); 2],
                 off: false,
+                scattered: Scattered::new(),
             }),
             advised: Locked::new(Advised::new()),
             any: AtomicBool::new(false),
-            scattered: Locked::new(Scattered::new()),
         }
     }
 
@@ -112,7 +104,7 @@ impl Mapped {
     /// though the program names one: it names many, far from each other. Never waits.
     pub fn may_pass_over(&self, calls: &impl Prim, hint: usize, len: usize) -> bool {
         let _errno = ErrnoGuard::save();
-        self.scattered.try_with(|scattered| scattered.may_pass_over(calls, hint, len)).unwrap_or(false)
+        self.state.try_with(|state| state.scattered.may_pass_over(calls, hint, len)).unwrap_or(false)
     }
 
     /// Advises private anonymous memory that the program has mapped at an address that it named, if
@@ -120,9 +112,9 @@ impl Mapped {
     pub fn named(&self, calls: &impl Prim, start: usize, len: usize) {
         let range = (start, start + len.next_multiple_of(BASE_PAGE));
         // Large memory beside advised memory is a separate reservation, which may stay sparse.
-        let belongs =
-            |advised: &mut Advised| advised.overlaps(range) || len < LARGEST && advised.touches(range);
-        if self.look_up(belongs) == Some(true) {
+        let beside = usize::from(len < LARGEST);
+        let around = (range.0.saturating_sub(beside), range.1 + beside);
+        if self.look_up(|advised| advised.overlaps(around)) == Some(true) {
             let _errno = ErrnoGuard::save();
             self.advise(calls, range.0, range.1);
         }
@@ -133,12 +125,7 @@ impl Mapped {
         let Some(end) = len.checked_next_multiple_of(BASE_PAGE).and_then(|len| start.checked_add(len)) else {
             return false;
         };
-        let found = self.look_up(|advised| {
-            let found = start < end && advised.overlaps((start, end));
-            advised.remove((start, end));
-            found
-        });
-        found.unwrap_or(false)
+        self.look_up(|advised| advised.remove((start, end))).unwrap_or(false)
     }
 
     /// Notes that memory announced by [`Mapped::unmapping`] is still there, or somewhere else
@@ -166,7 +153,7 @@ impl Mapped {
     pub fn return_spares(&self, calls: &impl Prim) -> bool {
         let spares = self.state.try_with(|state| std::mem::take(&mut state.spares)).unwrap_or_default();
         let _errno = ErrnoGuard::save();
-        let held = spares.into_iter().filter(|spare| spare.start < spare.end);
+        let held = spares.into_iter().filter(|spare| spare.0 < spare.1);
         held.map(|spare| self.unmap(calls, spare)).count() > 0
     }
 
@@ -174,12 +161,10 @@ impl Mapped {
     pub fn lock_for_fork(&self) {
         self.state.lock_for_fork();
         self.advised.lock_for_fork();
-        self.scattered.lock_for_fork();
     }
 
     /// Releases the locks of [`Mapped::lock_for_fork`]; in the parent and in the child.
     pub fn unlock_after_fork(&self) {
-        self.scattered.unlock_after_fork();
         self.advised.unlock_after_fork();
         self.state.unlock_after_fork();
     }
@@ -188,7 +173,6 @@ impl Mapped {
     pub fn free_locks_in_child(&self) {
         self.state.reset();
         self.advised.reset();
-        self.scattered.reset();
     }
 
     /// Runs `work` on the table of advised memory. Returns `None` if nothing was ever advised, or
@@ -220,9 +204,9 @@ impl Mapped {
         self.look_up(|advised| advised.insert(range)).is_some()
     }
 
-    fn unmap(&self, calls: &impl Prim, spare: Spare) {
-        self.unmapping(spare.start, spare.end - spare.start);
-        calls.unmap(spare.start, spare.end - spare.start);
+    fn unmap(&self, calls: &impl Prim, (start, end): Range) {
+        self.unmapping(start, end - start);
+        calls.unmap(start, end - start);
     }
 
     fn serve(&self, state: &mut State, calls: &impl Prim, len: usize, reserve: bool) -> Option<usize> {
@@ -246,22 +230,18 @@ impl Mapped {
     /// Serves a small request from the top of a chunk down, as the kernel itself places. A new
     /// chunk comes to lie below the one before, so that the rest of the older one is not lost.
     fn take_small(&self, state: &mut State, calls: &impl Prim, len: usize, reserve: bool) -> Option<usize> {
-        let spare = state.spares[usize::from(reserve)];
-        if spare.end - spare.start < len {
+        let mut spare = state.spares[usize::from(reserve)];
+        if spare.1 - spare.0 < len {
             let start = self.map_advised(state, calls, HUGE_2M, reserve)?;
-            let mut end = start + HUGE_2M;
-            if spare.start < spare.end {
-                if end == spare.start {
-                    end = spare.end;
-                } else {
-                    self.unmap(calls, spare);
-                }
+            let is_joined = start + HUGE_2M == spare.0;
+            if spare.0 < spare.1 && !is_joined {
+                self.unmap(calls, spare);
             }
-            state.spares[usize::from(reserve)] = Spare { start, end };
+            spare = (start, if is_joined { spare.1 } else { start + HUGE_2M });
         }
-        let spare = &mut state.spares[usize::from(reserve)];
-        spare.end -= len;
-        Some(spare.end)
+        spare.1 -= len;
+        state.spares[usize::from(reserve)] = spare;
+        Some(spare.1)
     }
 
     fn map_advised(&self, state: &mut State, calls: &impl Prim, len: usize, reserve: bool) -> Option<usize> {
@@ -278,7 +258,7 @@ impl Mapped {
 
 impl State {
     fn kind(&mut self, len: usize) -> &mut Kind {
-        if len < HUGE_2M { &mut self.small } else { &mut self.large }
+        &mut self.kinds[usize::from(len >= HUGE_2M)]
     }
 }
 

@@ -136,16 +136,12 @@ pub(super) enum Chain {
     },
 }
 
-/// Returns the bytes below a limit in which it is near.
-fn margin(limit: u64) -> u64 {
-    (limit / MARGIN_SHARE).clamp(LEAST_MARGIN, MOST_MARGIN)
-}
-
 /// Returns the bytes that a heap of `size` bytes may grow to until this limit is near, and until it
 /// is reached.
 fn ceiling(size: u64, room: Room) -> (u64, u64) {
     let limit = size.saturating_add(room.left);
-    (limit.saturating_sub(margin(room.limit)), limit)
+    let margin = (room.limit / MARGIN_SHARE).clamp(LEAST_MARGIN, MOST_MARGIN);
+    (limit.saturating_sub(margin), limit)
 }
 
 impl<K: Prim> HugeHeap<K> {

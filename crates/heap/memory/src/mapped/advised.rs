@@ -28,11 +28,6 @@ impl Advised {
         (ranges.partition_point(|range| range.1 < start), ranges.partition_point(|range| range.0 <= end))
     }
 
-    pub(super) fn touches(&self, range: Range) -> bool {
-        let (first, last) = self.neighbours(range);
-        first < last
-    }
-
     pub(super) fn overlaps(&self, (start, end): Range) -> bool {
         let (first, last) = self.neighbours((start, end));
         self.ranges[first..last].iter().any(|range| range.0 < end && start < range.1)
@@ -47,12 +42,7 @@ impl Advised {
     pub(super) fn insert(&mut self, range: Range) {
         let (first, last) = self.neighbours(range);
         if first == last {
-            if self.count < MOST_ADVISED {
-                self.ranges.copy_within(first..self.count, first + 1);
-                self.ranges[first] = range;
-                self.count += 1;
-            }
-            return;
+            return self.insert_at(first, range);
         }
         let (before, after) = (self.ranges[first], self.ranges[last - 1]);
         self.ranges[first] = (before.0.min(range.0), after.1.max(range.1));
@@ -60,25 +50,22 @@ impl Advised {
         self.count -= last - first - 1;
     }
 
-    /// Takes a range out.
-    pub(super) fn remove(&mut self, (start, end): Range) {
+    /// Takes a range out. Returns true if any of it was stored.
+    pub(super) fn remove(&mut self, (start, end): Range) -> bool {
         let (first, last) = self.neighbours((start, end));
-        if first == last || start >= end {
-            return;
+        let found = start < end && self.overlaps((start, end));
+        if found {
+            let (before, after) = (self.ranges[first].0, self.ranges[last - 1].1);
+            self.ranges.copy_within(last..self.count, first);
+            self.count -= last - first;
+            let pieces = [(before, start), (end, after)].into_iter().filter(|piece| piece.0 < piece.1);
+            pieces.enumerate().for_each(|(at, piece)| self.insert_at(first + at, piece));
         }
-        let (before, after) = (self.ranges[first].0, self.ranges[last - 1].1);
-        self.ranges.copy_within(last..self.count, first);
-        self.count -= last - first;
-        for piece in [(before, start), (end, after)] {
-            if piece.0 < piece.1 {
-                self.insert_apart(piece);
-            }
-        }
+        found
     }
 
-    /// Adds a range that no other overlaps.
-    fn insert_apart(&mut self, range: Range) {
-        let at = self.ranges[..self.count].partition_point(|other| other.0 < range.0);
+    /// Adds a range at its place in the order, apart from all others.
+    fn insert_at(&mut self, at: usize, range: Range) {
         if self.count < MOST_ADVISED {
             self.ranges.copy_within(at..self.count, at + 1);
             self.ranges[at] = range;
@@ -98,7 +85,7 @@ mod tests {
             advised.insert((at * 10, at * 10 + 5));
         }
         assert_eq!(advised.ranges[..advised.count], [(10, 15), (30, 35), (50, 55), (90, 95)]);
-        assert!(advised.touches((35, 40)) && advised.touches((20, 30)) && !advised.touches((16, 29)));
+        assert!(advised.overlaps((34, 40)) && advised.overlaps((20, 31)) && !advised.overlaps((15, 30)));
         advised.insert((15, 50));
         assert_eq!(advised.ranges[..advised.count], [(10, 55), (90, 95)]);
         advised.insert((20, 21));

@@ -23,14 +23,13 @@ const FAR: usize = 64 << 20;
 #[derive(Debug)]
 pub(super) struct Scattered {
     hints: [usize; HINTS],
-    next: usize,
     /// Hints in a row that were far from all stored ones.
     count: u32,
 }
 
 impl Scattered {
     pub(super) const fn new() -> Scattered {
-        Scattered { hints: [0; HINTS], next: 0, count: 0 }
+        Scattered { hints: [0; HINTS], count: 0 }
     }
 
     /// Returns true if the hint of a reservation of `len` bytes may be skipped.
@@ -44,8 +43,8 @@ impl Scattered {
             return false;
         };
         let far = self.hints.iter().all(|other| hint.abs_diff(*other) >= FAR);
-        self.hints[self.next] = hint;
-        self.next = (self.next + 1) % HINTS;
+        self.hints.rotate_right(1);
+        self.hints[0] = hint;
         self.count = if far { self.count.saturating_add(1) } else { 0 };
         self.count > FIRST
             && !calls.is_confined()
