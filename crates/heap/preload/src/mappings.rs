@@ -155,6 +155,9 @@ fn map_anywhere(len: usize, reserve: bool, ask: impl Fn() -> *mut c_void) -> *mu
     // At first touch the program must not wait until the kernel has made room for a huge page.
     let may = len < LARGEST && !HEAP.is_near_limit() && HEAP.take_free(len).is_ok();
     let placed = may.then(|| MAPPED.place(&Kernel, len, reserve)).flatten();
+    if may && placed.is_none() {
+        HEAP.return_free(len);
+    }
     let mut mapped = placed.map_or_else(&ask, |address| address as *mut c_void);
     if mapped == libc::MAP_FAILED && MAPPED.return_spares(&Kernel) {
         mapped = ask();

@@ -191,6 +191,11 @@ impl<K: Prim> HugeHeap<K> {
         taken.map_or(Err(FallBack::Fragmented), |_| Ok(()))
     }
 
+    /// Returns bytes that [`HugeHeap::take_free`] took and nothing uses.
+    pub fn return_free(&self, bytes: usize) {
+        let _ = self.room.free.fetch_update(Relaxed, Relaxed, |free| Some(free.saturating_add(bytes as u64)));
+    }
+
     /// Sets the bytes of heap at which a limit is near, at which it is reached, and from which on
     /// memory is short.
     fn set_ceilings(&self, (ceiling, limit): (u64, u64), short: u64) {

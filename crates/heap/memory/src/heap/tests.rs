@@ -165,6 +165,16 @@ fn the_chain_has_pages_of_1_gib_for_large_memory_and_on_request() {
 }
 
 #[test]
+fn free_huge_pages_that_are_returned_may_be_taken_again() {
+    let heap = HugeHeap::on(Model { free: Cell::new(2 * BYTES), ..Model::new() });
+    heap.configure(Config::DEFAULT);
+    assert_eq!(heap.take_free(HUGE_2M), Ok(()), "a half of them");
+    assert_eq!(heap.take_free(HUGE_2M), Err(FallBack::Fragmented));
+    heap.return_free(HUGE_2M);
+    assert_eq!(heap.take_free(HUGE_2M), Ok(()));
+}
+
+#[test]
 fn without_addresses_there_is_no_arena_and_a_second_place_is_tried_first() {
     let heap = HugeHeap::on(Model::new());
     heap.configure(Config { heap: Heap::Thp, ..Config::DEFAULT });
