@@ -224,15 +224,18 @@ unsafe extern "C" fn mremap(
         // SAFETY: the caller's promise.
         None => unsafe { program_memory::system_mremap(old, old_len, new_len, flags, wanted) },
     };
+    let failed = answer == libc::MAP_FAILED;
     if advised {
         let _errno = ErrnoGuard::save();
-        let failed = answer == libc::MAP_FAILED;
         if failed || flags & libc::MREMAP_DONTUNMAP != 0 {
             MAPPED.keeps_advice(old as usize, old_len);
         }
         if !failed {
             MAPPED.keeps_advice(answer as usize, new_len);
         }
+    }
+    if !failed && new_len > old_len && ACTIVE.load(Relaxed) {
+        collapser::consider(new_len - old_len);
     }
     answer
 }

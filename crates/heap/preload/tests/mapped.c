@@ -446,7 +446,36 @@ static int merge_again(void) {
   return moved;
 }
 
+// Returns the KiB of huge pages behind private memory; -1 if the kernel does not say.
+static long huge_kib(void) {
+  FILE* const all = fopen("/proc/self/smaps_rollup", "r");
+  char line[128];
+  long kib = -1;
+  while (all != NULL && fgets(line, sizeof line, all) != NULL)
+    if (sscanf(line, "AnonHugePages: %ld", &kib) == 1) break;
+  if (all != NULL) fclose(all);
+  return kib;
+}
+
+// Fills a mapping that grows by mremap(2) alone. Waits until some of it is huge, at most 20 seconds.
+static long grow(void) {
+  enum { MIB = 1 << 20, STEP = 4 * MIB, WHOLE = 160 * MIB };
+  char* all = mmap(NULL, STEP, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  for (size_t len = STEP; all != MAP_FAILED; len += STEP) {
+    memset(all + len - STEP, 1, STEP);
+    if (len == WHOLE) break;
+    all = mremap(all, len, len + STEP, MREMAP_MAYMOVE);
+  }
+  if (all == MAP_FAILED) return -1;
+  for (int look = 0; look < 400 && huge_kib() < 16 << 10; look++) usleep(50000);
+  return huge_kib();
+}
+
 int main(int argc, char** argv) {
+  if (argc == 2 && strcmp(argv[1], "grow") == 0) {
+    printf("%ld huge\n", grow());
+    return 0;
+  }
   if (argc == 2 && strcmp(argv[1], "merge") == 0) {
     const int moved = merge_again();
     printf("%d moved\n", moved);

@@ -4,7 +4,8 @@
 //! MEGAPAGE_MAPPED_SEED chooses them.
 
 use crate::preloaded;
-
+use megapage_kernel::KernelRoot;
+use megapage_kernel::ability::PAGEMAP_SCAN;
 use preloaded::{preloaded, program, text};
 
 const CALLS: &str = "20000";
@@ -47,4 +48,14 @@ fn what_is_mapped_within_advised_memory_moves_with_it() {
         assert!(run.status.success(), "{heap}: {said}{}", text(&run.stderr));
         assert_eq!(value(&said, "moved"), 56, "{heap}: as without the library");
     }
+}
+
+#[test]
+fn a_mapping_that_grows_by_mremap_becomes_huge() {
+    let Some(program) = program("mapped", "grow") else { return };
+    if !megapage_inside::thp_is_possible() || !PAGEMAP_SCAN.is_there(&KernelRoot::live()) {
+        return megapage_testing::skip("needs transparent huge pages and PAGEMAP_SCAN (Linux 6.7)");
+    }
+    let run = preloaded(&program, &["grow"], "thp");
+    assert!(value(&text(&run.stdout), "huge") >= 16 << 10, "{run:?}");
 }
