@@ -51,6 +51,9 @@ pub struct Pagemap {
 
 /// Most runs of pages that one ioctl returns.
 const MOST_RUNS: usize = 4096;
+/// Most base pages that one ioctl reports (512 MiB): the kernel holds the process's mmap lock
+/// meanwhile.
+const MOST_PAGES: u64 = 1 << 17;
 
 impl Pagemap {
     /// Opens the page map of `pid`. Needs the right to trace the process.
@@ -114,7 +117,7 @@ impl Pagemap {
         let mut regions = Vec::new();
         let mut runs = vec![Run::default(); MOST_RUNS];
         for range in ranges {
-            self.scan_runs(*range, &mut runs, |run| append_run(run, Some(false), &mut regions))?;
+            self.scan_runs(*range, &mut runs, MOST_PAGES, |run| append_run(run, Some(false), &mut regions))?;
         }
         Ok(regions)
     }
@@ -138,7 +141,13 @@ impl Pagemap {
         Ok(regions)
     }
 
-    fn scan_runs(&self, range: VirtRange, runs: &mut [Run], mut note: impl FnMut(&Run)) -> io::Result<()> {
+    fn scan_runs(
+        &self,
+        range: VirtRange,
+        runs: &mut [Run],
+        most_pages: u64,
+        mut note: impl FnMut(&Run),
+    ) -> io::Result<()> {
         let mut start = range.start();
         while start < range.end() {
             let mut argument = ScanArgument {
@@ -146,6 +155,7 @@ impl Pagemap {
                 end: range.end(),
                 category_anyof_mask: IS_PRESENT | IS_SWAPPED,
                 return_mask: IS_PRESENT | IS_SWAPPED | IS_ZERO_PAGE | IS_HUGE,
+                max_pages: most_pages,
                 ..ScanArgument::default()
             };
             let count = match self.foreign {
@@ -157,7 +167,8 @@ impl Pagemap {
             // With room left, the walk has come to its end. `walk_end` need not say so: it stays
             // where the kernel last emptied its internal buffer of 512 runs (do_pagemap_scan in
             // fs/proc/task_mmu.c, seen on Linux 6.18).
-            if found.len() < runs.len() {
+            let bytes: u64 = found.iter().map(|run| run.end - run.start).sum();
+            if found.len() < runs.len() && bytes < most_pages * BASE_PAGE as u64 {
                 return Ok(());
             }
             let next = found.last().map_or(0, |run| run.end).max(argument.walk_end);
@@ -383,6 +394,16 @@ mod tests {
         // A system that gives huge pages unasked shows all 512.
         assert!(scanned[0] == 8 || scanned[0] == 512, "{scanned:?}");
         assert!(scanned.len() >= 3);
+        // A scan in pieces of few pages finds the same.
+        let whole = |most: u64| {
+            let (mut found, mut runs) = (Vec::new(), vec![Run::default(); MOST_RUNS]);
+            let done = pagemap.scan_runs(inside, &mut runs, most, |run| append_run(run, None, &mut found));
+            done.map(|()| found)
+        };
+        if pagemap.distinguishes_leaves() {
+            let all = whole(MOST_PAGES).unwrap();
+            assert_eq!(shown(whole(3).unwrap()), shown(all));
+        }
     }
 
     /// Memory that was only read maps the shared page of zeros, and is not present memory.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Contents of `/proc/PID/status`. Values that a kernel thread or a zombie lacks are zero.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// The command name, at most 15 bytes.
     pub name: String,
@@ -96,28 +96,7 @@ fn read_status_file(root: &KernelRoot, relative: &str) -> Result<Status, KernelE
 }
 
 fn parse_status(text: &str) -> Result<Status, (usize, String)> {
-    let mut status = Status {
-        name: String::new(),
-        state: '?',
-        pid: Pid(0),
-        parent: Pid(0),
-        uids: [0; 4],
-        gids: [0; 4],
-        groups: Vec::new(),
-        peak_rss: Bytes::ZERO,
-        rss: Bytes::ZERO,
-        rss_anonymous: Bytes::ZERO,
-        hugetlb: Bytes::ZERO,
-        swap: Bytes::ZERO,
-        page_tables: Bytes::ZERO,
-        locked: Bytes::ZERO,
-        pinned: Bytes::ZERO,
-        threads: 0,
-        capabilities: Capabilities::NONE,
-        thp_enabled: None,
-        seccomp_filter: false,
-        seccomp_filters: None,
-    };
+    let mut status = Status { state: '?', ..Status::default() };
     for (index, line) in text.lines().enumerate() {
         let Some((key, value)) = line.split_once(':') else { continue };
         let value = value.trim();

@@ -11,7 +11,7 @@ pub use megapage_snapshot::{BackingBytes, MappingFlags};
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid, VirtRange};
 
 /// One mapping (VMA) of a process. Byte values are the kernel's, at the time of the read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
     /// The addresses.
     pub range: VirtRange,
@@ -64,29 +64,8 @@ pub struct Mapping {
 impl Mapping {
     /// Returns an anonymous mapping of base pages, with none present, by its line of the maps file.
     pub fn untouched(range: VirtRange, permissions: &str, name: &str) -> Mapping {
-        Mapping {
-            range,
-            permissions: permissions.to_string(),
-            offset: 0,
-            device: (0, 0),
-            inode: 0,
-            name: name.to_string(),
-            kernel_page_size: PageSize::BASE,
-            rss: Bytes::ZERO,
-            pss: Bytes::ZERO,
-            referenced: Bytes::ZERO,
-            shared: Bytes::ZERO,
-            ksm: Bytes::ZERO,
-            anonymous: Bytes::ZERO,
-            anon_huge: Bytes::ZERO,
-            shmem_pmd: Bytes::ZERO,
-            file_pmd: Bytes::ZERO,
-            hugetlb: Bytes::ZERO,
-            hugetlb_shared: Bytes::ZERO,
-            swap: Bytes::ZERO,
-            thp_eligible: false,
-            vm_flags: String::new(),
-        }
+        let (permissions, name) = (permissions.to_string(), name.to_string());
+        Mapping { range, permissions, name, ..Mapping::default() }
     }
 
     /// Returns true if the kernel's flag with this two-letter code is set, such as `hg` for

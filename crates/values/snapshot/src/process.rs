@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// One process with one address space. After reuse of the pid, or after execve(2), it is a
 /// different one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct ProcessId {
     /// Identifier of the process.
     #[serde(serialize_with = "wire::pid")]
@@ -139,7 +139,7 @@ impl MemoryLimit {
 }
 
 /// One process, as observed.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Process {
     /// Its identity.
     pub id: ProcessId,
@@ -228,27 +228,7 @@ impl Process {
     /// Returns a process without memory, with one thread that has not run yet. It belongs to root,
     /// its parent is init, and nothing else is known of it.
     pub fn without_memory(id: ProcessId, name: &str) -> Process {
-        Process {
-            id,
-            parent: Pid(1),
-            name: name.into(),
-            uid: 0,
-            cgroup: String::new(),
-            memory_limit: None,
-            threads: 1,
-            cpu: Duration::ZERO,
-            rss: Bytes::ZERO,
-            rss_anonymous: Bytes::ZERO,
-            swap: Bytes::ZERO,
-            page_tables: Bytes::ZERO,
-            backing: BackingBytes::default(),
-            thp_disabled: false,
-            mappings: Vec::new(),
-            regions: Vec::new(),
-            sharing_children: None,
-            translation: None,
-            sampling: None,
-        }
+        Process { id, parent: Pid(1), name: name.into(), threads: 1, ..Process::default() }
     }
 
     /// Returns the share, 0 to 1, of the present memory on pages of 2 MiB or more; 0 if nothing is

@@ -9,10 +9,11 @@ use std::time::Duration;
 pub const PAGES: u16 = (HUGE_2M / BASE_PAGE) as u16;
 
 /// Kind of page-table entry that maps a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Leaf {
     /// Entries of 4 KiB (or nothing). mTHP folios are mapped this way, too: see [`Region::folios`].
+    #[default]
     Base,
     /// One 2 MiB entry: a transparent huge page.
     Huge2m,
@@ -72,7 +73,7 @@ pub struct AccessProfile {
 }
 
 /// One region that holds something.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Region {
     /// The addresses.
     #[serde(serialize_with = "wire::address", rename = "start")]
@@ -106,19 +107,7 @@ impl Region {
     /// Returns a region with this many present base pages, whole within the first mapping of its
     /// process. Nothing else is known of it.
     pub fn of_base_pages(page: HugePage, present: u16) -> Region {
-        Region {
-            page,
-            mapping: 0,
-            whole: true,
-            present,
-            zero_page: 0,
-            swapped: 0,
-            leaf: Leaf::Base,
-            folios: None,
-            zeros: None,
-            accessed: None,
-            profile: None,
-        }
+        Region { page, whole: true, present, ..Region::default() }
     }
 
     /// Returns the first address.

@@ -13,7 +13,7 @@ use std::fmt;
 /// assert_eq!(Some(page.range()), VirtRange::new(0x7f00_0020_0000, 0x7f00_0040_0000));
 /// assert_eq!(HugePage::at(0x7f00_0020_1000), None);
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HugePage(u64);
 
 impl HugePage {

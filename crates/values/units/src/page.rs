@@ -26,6 +26,13 @@ pub const HUGE_1G: usize = 1 << 30;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageSize(u64);
 
+impl Default for PageSize {
+    /// Returns the base page size.
+    fn default() -> PageSize {
+        PageSize::BASE
+    }
+}
+
 impl PageSize {
     /// 4 KiB.
     pub const BASE: PageSize = PageSize(BASE_PAGE as u64);

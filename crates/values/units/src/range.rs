@@ -13,7 +13,7 @@ use std::fmt;
 /// assert_eq!(huge.to_string(), "7f0000200000-7f0000600000");
 /// assert_eq!((heap.len(), huge.len()), (Bytes::mib(6), Bytes::mib(4)));
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VirtRange {
     pub(crate) start: u64,
     pub(crate) end: u64,

@@ -99,10 +99,7 @@ fn region(held: &pagemap::Region, first: usize, mappings: &[Found]) -> Region {
         zero_page: held.zero_page.min(PAGES),
         swapped: held.swapped.min(PAGES),
         leaf,
-        folios: None,
-        zeros: None,
-        accessed: None,
-        profile: None,
+        ..Region::default()
     }
 }
 
