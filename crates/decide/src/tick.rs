@@ -95,6 +95,11 @@ impl<'a> Tick<'a> {
         self.processes.clone()
     }
 
+    /// Returns true if a process is among those to decide about.
+    pub fn knows(&self, id: ProcessId) -> bool {
+        self.open.contains_key(&id)
+    }
+
     /// Returns the share of the machine's memory in use, 0 to 1.
     pub fn in_use(&self) -> f64 {
         self.promotions.in_use()
@@ -197,7 +202,7 @@ impl<'a> Tick<'a> {
         reason: Reason,
         wanted: impl Fn(&Region) -> bool,
     ) -> Answer {
-        let known = self.open.contains_key(&process.id);
+        let known = self.knows(process.id);
         if !self.is_model || !self.promotions.can(self.now, Kind::Sample) || !known {
             return Answer::Refused;
         }

@@ -306,7 +306,7 @@ impl Default for Observe {
             budget_percent: 1.0,
             window: Duration::from_secs(1),
             tracker: String::new(),
-            own_percent: 0.8,
+            own_percent: 0.5,
             own_percent_busy: 10.0,
             own_percent_short: 50.0,
         }

@@ -3,19 +3,27 @@
 
 use megapage_kernel::cgroup::memory_usage;
 use megapage_kernel::{KernelRoot, meminfo};
-use megapage_snapshot::Snapshot;
+use megapage_snapshot::{MemoryLimit, Snapshot};
 use megapage_units::Bytes;
+use std::collections::BTreeMap;
 
 /// Divisor of the available memory: use of such a part makes the policy look again...
 const PART: u64 = 4;
 /// ...or use of this part of the whole, if that is more.
 const LEAST_PART: u64 = 64;
+/// Most control groups that one look reads: the [`FULLEST`], and others in turn. At the defaults
+/// (256 processes, ten looks a second) each is read about once a second, so that one that begins to
+/// fill is noticed, and looks take only a part of the daemon's share of a processor.
+const MOST_READ: usize = 32;
+/// Control groups that each look reads: those with the largest share of their limit in use.
+const FULLEST: usize = 8;
 
 /// Memory in use at the last pass, for the machine and for limited control groups.
 #[derive(Clone, Debug, Default)]
 pub struct Filling {
     /// Available memory, and the decrease that counts as news.
     machine: Option<(Bytes, Bytes)>,
+    /// The fullest first; the others rotate.
     groups: Vec<Group>,
 }
 
@@ -31,23 +39,26 @@ impl Filling {
     pub fn since(root: &KernelRoot, snapshot: &Snapshot) -> Filling {
         let news = |whole: Bytes, left: Bytes| Bytes((left.0 / PART).max(whole.0 / LEAST_PART));
         let memory = &snapshot.machine.memory;
-        let mut groups: Vec<Group> = Vec::new();
-        for limit in snapshot.processes.iter().filter_map(|process| process.memory_limit.as_ref()) {
-            if groups.iter().any(|group| group.directory == limit.group) {
-                continue;
-            }
+        let limits = snapshot.processes.iter().filter_map(|process| process.memory_limit.as_ref());
+        let limits: BTreeMap<&str, &MemoryLimit> =
+            limits.map(|limit| (limit.group.as_str(), limit)).collect();
+        let group = |limit: &MemoryLimit| {
             // Read in the same way as later: with page cache.
-            let Some(usage) = memory_usage(root, &limit.group) else { continue };
+            let usage = memory_usage(root, &limit.group)?;
             let news = news(limit.limit, limit.limit.saturating_sub(limit.usage));
-            groups.push(Group { directory: limit.group.clone(), usage, news });
-        }
+            Some(Group { directory: limit.group.clone(), usage, news })
+        };
+        let mut limits: Vec<&MemoryLimit> = limits.into_values().collect();
+        limits.sort_by(|one, other| other.in_use().total_cmp(&one.in_use()));
+        let groups = limits.into_iter().filter_map(group).collect();
         let machine =
             (memory.total > Bytes::ZERO).then(|| (memory.available, news(memory.total, memory.available)));
         Filling { machine, groups }
     }
 
-    /// Returns true if much more is in use by now. A file that cannot be read does not count.
-    pub fn is_news(&self, root: &KernelRoot) -> bool {
+    /// Returns true if much more is in use by now, as far as this look reads. A file that cannot be
+    /// read does not count.
+    pub fn is_news(&mut self, root: &KernelRoot) -> bool {
         let group = |group: &Group| {
             memory_usage(root, &group.directory).is_some_and(|now| now.0 >= group.usage.0 + group.news.0)
         };
@@ -55,7 +66,11 @@ impl Filling {
             let now = meminfo(root).ok().and_then(|info| info.available);
             now.is_some_and(|now| now.0 + news.0 <= available.0)
         };
-        self.groups.iter().any(group) || self.machine.is_some_and(machine)
+        let is_news = self.groups.iter().take(MOST_READ).any(group) || self.machine.is_some_and(machine);
+        if let Some(others) = self.groups.get_mut(FULLEST..) {
+            others.rotate_left(others.len().min(MOST_READ - FULLEST));
+        }
+        is_news
     }
 }
 
@@ -63,7 +78,7 @@ impl Filling {
 mod tests {
     use super::*;
     use megapage_observe::{Observer, Options};
-    use megapage_snapshot::MemoryLimit;
+    use megapage_snapshot::Process;
     use megapage_units::Pid;
 
     #[test]
@@ -93,7 +108,7 @@ mod tests {
         snapshot.processes[0].memory_limit = Some(limit);
         used(900);
         available(4096);
-        let filling = Filling::since(&root, &snapshot);
+        let mut filling = Filling::since(&root, &snapshot);
         assert!(!filling.is_news(&root));
         used(949);
         assert!(!filling.is_news(&root));
@@ -107,5 +122,43 @@ mod tests {
         std::fs::remove_dir_all(tree.path().join("proc")).unwrap();
         std::fs::remove_dir_all(&group).unwrap();
         assert!(!filling.is_news(&root));
+    }
+
+    #[test]
+    fn the_fullest_groups_are_read_each_time_and_the_others_in_turn() {
+        const BIG: u64 = 100;
+        let tree = tempfile::tempdir().unwrap();
+        let root = KernelRoot::captured(tree.path());
+        let used = |number: u64, mib: u64| {
+            let group = tree.path().join(format!("sys/fs/cgroup/memory/{number}"));
+            std::fs::create_dir_all(&group).unwrap();
+            std::fs::write(group.join("memory.usage_in_bytes"), format!("{}\n", mib << 20)).unwrap();
+        };
+        let options = Options { sample: false, ..Options::default() };
+        let own = Pid(std::process::id().cast_signed());
+        let mut snapshot = Observer::start(&KernelRoot::live(), options).unwrap().snapshot(&[own]);
+        let template = snapshot.processes[0].clone();
+        let process = |number: u64| {
+            used(number, 100);
+            let group = format!("/sys/fs/cgroup/memory/{number}");
+            // The first groups have the most room. The last has none, but the largest limit.
+            let (limit, usage) = if number == BIG { (65536, 65536) } else { (1000 - number, 100) };
+            let (limit, usage) = (Bytes::mib(limit), Bytes::mib(usage));
+            Process { memory_limit: Some(MemoryLimit { group, limit, usage }), ..template.clone() }
+        };
+        snapshot.processes = (0..=BIG).map(process).collect();
+        let start = Filling::since(&root, &snapshot);
+        let looks = |number: u64| {
+            used(number, 900);
+            let mut filling = start.clone();
+            let count = (1..=9).find(|_| filling.is_news(&root));
+            used(number, 100);
+            count
+        };
+        let found: Vec<Option<u32>> = [99, 93, 92, 69, 68, 45, 44, 0].map(looks).into();
+        assert_eq!(found, [1, 1, 1, 1, 2, 2, 3, 4].map(Some));
+        used(BIG, 2000);
+        let mut filling = start.clone();
+        assert!((0..9).all(|_| filling.is_news(&root)), "the full group among idle ones");
     }
 }

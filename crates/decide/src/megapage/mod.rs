@@ -152,9 +152,8 @@ impl Megapage {
 
     /// Updates the accounts of the processes, and requests samples of them.
     fn track(&mut self, tick: &mut Tick<'_>, processes: &[&Process]) {
-        let alive = |id: &ProcessId| processes.iter().any(|process| process.id == *id);
-        self.accounts.retain(|id, _| alive(id));
-        self.scans.retain(alive);
+        self.accounts.retain(|id, _| tick.knows(*id));
+        self.scans.retain(|id| tick.knows(*id));
         self.caps = Caps::new(&self.parameters.claims, processes);
         for process in processes {
             let parameters = &self.parameters;

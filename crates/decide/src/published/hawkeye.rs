@@ -218,10 +218,9 @@ impl HawkEye {
     /// Takes new samples into the access maps, and requests the next ones.
     pub fn track(&mut self, tick: &mut Tick<'_>) {
         let processes = tick.processes();
-        let alive = |id: &ProcessId| processes.iter().any(|process| process.id == *id);
-        self.maps.retain(|id, _| alive(id));
-        self.scans.retain(alive);
-        self.turn.retain(alive);
+        self.maps.retain(|id, _| tick.knows(*id));
+        self.scans.retain(|id| tick.knows(*id));
+        self.turn.retain(|id| tick.knows(*id));
         let due = self.samples.due(tick.now(), Pace { work: 1, every: self.parameters.sample_every }) > 0;
         for process in processes {
             if !self.maps.contains_key(&process.id) {

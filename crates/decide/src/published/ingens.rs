@@ -163,7 +163,7 @@ impl Ingens {
     /// Takes in new samples, and requests the next ones.
     fn track(&mut self, tick: &mut Tick<'_>) {
         let processes = tick.processes();
-        self.heat.retain(|id, _| processes.iter().any(|process| process.id == *id));
+        self.heat.retain(|id, _| tick.knows(*id));
         let every = self.parameters.sample_every;
         let due = self.samples.due(tick.now(), Pace { work: 1, every }) > 0;
         self.round += u64::from(due);
