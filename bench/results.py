@@ -90,6 +90,7 @@ STEPS = (
     lab("bloat", 57, "bloat", "--install", "--runs", "5", large=True),
     Step("soak-services", 62, ("scripts/soak-services", "--megapage", "{megapage}", "--save", "{save}"), finding=1,
          large=True),
+    Step("scale", 40, ("bench/scale.py", "--megapage", "{megapage}", "--save", "{save}"), finding=1, large=True),
     programs("programs-six", 70, "--class", "large", "--ways", "plain,best,ours", "--only",
              "cpp-map,duckdb-join,java-map-g1,postgres-lookup,python-dict,redis-get"),
     Step("programs-curve", 150, ("bench/programs/curve.py", "--megapage", "{megapage}", "--save", "{save}",
