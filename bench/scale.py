@@ -48,7 +48,7 @@ POINTS = {
     "report": (1, 4, 12),
     "model": (1000, 10000),
 }
-# What a point of each kind counts.
+# The unit in which points of each kind are counted.
 UNITS = {"nothing": "", "memory": " GiB", "mappings": " mappings", "processes": " processes", "groups": " groups",
          "report": " GiB with a report", "model": " processes"}
 # Memory of the modelled machine.

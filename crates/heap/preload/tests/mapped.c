@@ -457,7 +457,7 @@ static long huge_kib(void) {
   return kib;
 }
 
-// Fills a mapping that grows by mremap(2) alone. Waits until some of it is huge, at most 20 seconds.
+// Fills a mapping that grows by mremap(2) alone. Waits until 16 MiB of it are huge, 20 s at most.
 static long grow(void) {
   enum { MIB = 1 << 20, STEP = 4 * MIB, WHOLE = 160 * MIB };
   char* all = mmap(NULL, STEP, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
