@@ -1,14 +1,20 @@
 #!/usr/bin/env python3
-"""Measures the cost of watching at scale: the daemon, `megapage run --report`, `record` and `top`, as a curve with bounds.
+"""Measures the cost of the daemon, `run --report`, `record` and `top` at scale, against bounds.
 
-usage: bench/scale.py [--megapage PROGRAM] [--save FILE] [--only KIND,...] [--memory GIB] [--seconds 60]
+usage: bench/scale.py [--megapage PROGRAM] [--save FILE] [--only KIND,...] [--memory GIB]
+                      [--seconds 60]
 
-Each load is idle: touched memory, a process of many mappings, many processes, many control groups with a limit and a process
-each. Beside it run the daemon at its defaults (it may touch the load's processes only), `record --once` and `top --once`.
-For `run --report` a program on base pages makes and removes small mappings, and fills a new one: how long does it wait for the
-lock of its address space? The last part has the policy decide about a machine that is not there. Points that need more than --memory are left out,
-and named. Needs root and a C compiler. Exit status: 0 all gates hold; 1 one does not; 2 it could not run, or every point was
-left out.
+Each load is idle: touched memory, one process with many mappings, many processes, or many control
+groups (each with a limit and one process). The daemon runs beside the load with its defaults, but
+may only touch the load's processes. Then `record --once` and `top --once` run.
+
+For `run --report`, a program on base pages maps and unmaps small pieces and fills a large mapping.
+The bench measures the longest wait of this program for its mmap lock.
+
+The last part times the policy on a synthetic snapshot; no process runs.
+
+Skips points that need more than --memory, and prints their names. Needs root and a C compiler.
+Exit status: 0 if all gates hold; 1 if one fails; 2 if the bench cannot run or skips every point.
 """
 
 import argparse
@@ -33,10 +39,9 @@ import machine
 
 SCHEMA = "megapage.scale/1"
 GIB, MIB = 1 << 30, 1 << 20
-# Each idle process maps this much of one memory file: as much as the daemon wants before it looks.
+# Each idle process maps this much of one memory file. The daemon skips smaller processes.
 SHARED = 64 * MIB
-# Memory that a point takes besides: page tables of an idle process, its stack and the kernel's
-# records.
+# Other memory of an idle process: page tables, stack and kernel objects.
 OF_PROCESS = 512 << 10
 PIECE = 64 << 10
 POINTS = {
@@ -48,12 +53,12 @@ POINTS = {
     "report": (1, 4, 12),
     "model": (1000, 10000),
 }
-# The unit in which points of each kind are counted.
+# The unit of the count of each kind.
 UNITS = {"nothing": "", "memory": " GiB", "mappings": " mappings", "processes": " processes", "groups": " groups",
          "report": " GiB with a report", "model": " processes"}
-# Memory of the modelled machine.
+# Memory of all processes in the synthetic snapshot.
 MODEL_BYTES = 1 << 40
-# The bounds.
+# The bounds of the gates.
 MOST_REST_PERCENT = 0.5
 MOST_RESIDENT = 64 * MIB
 MOST_PASS_MS = 100.0
@@ -75,13 +80,13 @@ def status_bytes(pid, key):
 
 
 def cpu_seconds(pid, but=0):
-    """Returns the processor time of a process, of its children that have ended, and of its helpers
-    and theirs; without the process `but` and what that started."""
+    """Returns the CPU time of a process and of all its descendants, ended and running. Excludes the
+    process `but` and its descendants."""
     fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     seconds = sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
-    # Each thread has the children that it started.
+    # The kernel lists children by the thread that started them.
     for children in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
-        # A thread or a helper may end meanwhile.
+        # A thread or a child may end during the loop.
         with contextlib.suppress(OSError):
             for child in children.read_text().split():
                 if int(child) != but:
@@ -91,7 +96,7 @@ def cpu_seconds(pid, but=0):
 
 
 def read_metrics(path):
-    """Returns the daemon's metrics, each with its labels in the name."""
+    """Returns the daemon's metrics by name, labels included."""
     with socket.socket(socket.AF_UNIX) as stream:
         stream.settimeout(60)
         stream.connect(path)
@@ -101,8 +106,8 @@ def read_metrics(path):
 
 
 def pass_times(metrics):
-    """Returns the passes, their mean in ms, and a bound of the longest part of a pass in ms: the end
-    of a class of the histogram."""
+    """Returns the number of passes, their mean time, and an upper bound of the longest part of a
+    pass: the upper end of its histogram bucket."""
     passes = metrics["megapage_passes_total"]
     total = sum(value for name, value in metrics.items() if name.startswith("megapage_pass_seconds_sum"))
     worst = 0.0
@@ -117,7 +122,7 @@ def pass_times(metrics):
 
 
 class Load:
-    """The processes of a point. Leaving it ends them, and removes their control groups."""
+    """The processes of a point. On exit, ends them and removes their control groups."""
 
     def __init__(self, program, kind, count):
         self.program, self.kind, self.count = program, kind, count
@@ -168,8 +173,8 @@ class Load:
 
 
 def groups_at():
-    """Returns a directory for control groups with a limit on memory, and the name of the limit; None
-    where this user may make none."""
+    """Returns a directory for control groups with a memory limit, and the name of the limit's file.
+    Returns None if this user cannot create such groups."""
     for top, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
         there = pathlib.Path(top)
         controls = there / "cgroup.subtree_control"
@@ -180,7 +185,7 @@ def groups_at():
 
 
 def group(number, pid):
-    """Makes a control group of a limit that is far away, and puts a process into it."""
+    """Makes a control group with a limit that its process cannot reach; moves the process there."""
     top, limit = groups_at()
     if not top.exists():
         top.mkdir()
@@ -194,10 +199,10 @@ def group(number, pid):
 
 
 def daemon(megapage, directory, seconds):
-    """Runs the daemon beside the load: what it takes in its first `seconds`, and in the next."""
+    """Runs the daemon for twice `seconds`. Returns its CPU time in each half, and its metrics."""
     socket_path = f"{directory}/socket"
     config = directory / "daemon.toml"
-    # The defaults, except for the place of its files and the processes that it may touch.
+    # The defaults, except for the paths of its files and the processes that it may touch.
     config.write_text(f"lock_file = '{directory}/lock'\nstate_file = ''\n[metrics]\nsocket = '{socket_path}'\n"
                       "[processes]\ninclude = ['^scale_load$']\n")
     log = directory / "log"
@@ -221,8 +226,8 @@ def daemon(megapage, directory, seconds):
 
 
 def one_run(words):
-    """Runs a command; returns its seconds on the wall and of processors, and its resident peak, seen
-    up to 20 ms before its end."""
+    """Runs a command. Returns its wall time, its CPU time and its resident peak. Reads the peak
+    every 20 ms."""
     begun, peak = time.monotonic(), 0
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
     while True:
@@ -240,12 +245,12 @@ def one_run(words):
 
 
 def loop(words, seconds):
-    """Runs the loop to its end; returns its times, and the launcher's processor time, with its
-    helpers', and resident peak."""
+    """Runs the loop to its end. Returns its times, and the launcher's CPU time (with its helpers)
+    and resident peak."""
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     found = json.loads(process.stdout.readline())
     program = found.pop("pid")
-    # Without a report, the program runs in the launcher's place.
+    # Without a report, the launcher executes the program in its own process.
     if program != process.pid:
         found["launcher_percent"] = round(100 * cpu_seconds(process.pid, but=program) / seconds, 3)
         found["launcher_bytes"] = status_bytes(process.pid, "VmHWM")
@@ -256,11 +261,11 @@ def loop(words, seconds):
 
 
 def of_runs(without, with_report):
-    """Returns what the runs of a program have in common: the worst of each value, of the longest
-    waits the median, and of what must not be missing the least."""
+    """Combines the runs of a program: the maximum of each value, the median of the longest waits,
+    and the minimum of the values that must not be zero."""
     worst = {f"{name}_{key}": max(one[key] for one in runs)
              for name, runs in (("without", without), ("with", with_report)) for key in runs[0]}
-    # One run may meet what else the machine does.
+    # Other work on the machine can disturb one run: the median ignores it.
     worst["with_median_longest_wait_ms"] = statistics.median(one["longest_wait_ms"] for one in with_report)
     for key in ("waits", "samples", "filled_bytes"):
         worst[f"with_least_{key}"] = min(one[key] for one in with_report)
@@ -268,7 +273,7 @@ def of_runs(without, with_report):
 
 
 def report(megapage, program, directory, gib, seconds):
-    """Measures a program on base pages with and without a report, in turn."""
+    """Measures a program on base pages: alternates runs without and with a report."""
     path = directory / "report"
     runs = {"without": [], "with": []}
     for _ in range(3):
@@ -281,7 +286,7 @@ def report(megapage, program, directory, gib, seconds):
 
 
 def model(processes):
-    """Has the policy decide about a machine that is not there."""
+    """Times the policy on a synthetic snapshot with this many processes."""
     words = ["cargo", "bench", "--quiet", "--package", "megapage-daemon", "--bench", "decide", "--",
              str(processes), str(MODEL_BYTES)]
     return json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, cwd=HERE.parent).stdout)
@@ -302,14 +307,14 @@ def measure(options, program, directory, kind, count):
 
 
 def longest_wait(point):
-    """Returns the longest wait of a program, in ms. A run without a wait, without a sample, or
-    without the new mapping shows nothing: it counts as an endless wait."""
+    """Returns the longest wait of a program, in ms. Returns infinity if a run has no wait, no
+    sample or no new mapping: such a run proves nothing."""
     missing = any(point[f"with_least_{key}"] == 0 for key in ("waits", "samples", "filled_bytes"))
     return float("inf") if missing else point["with_median_longest_wait_ms"]
 
 
 def gates(points):
-    """Judges the points; each demand holds at every point of its kind."""
+    """Judges the points. A gate holds if every point of its kinds is within the bound."""
     judged = []
 
     def gate(kinds, demand, value, most, unit):
@@ -326,13 +331,13 @@ def gates(points):
     for tool, most in (("record", MOST_RECORD_SECONDS), ("top", MOST_TOP_SECONDS)):
         gate(watched, f"one look of {tool}", lambda point, tool=tool: point[tool]["cpu_seconds"], most, "s of a processor")
     gate(("report",), "the launcher", lambda point: point["with_launcher_percent"], MOST_LAUNCHER_PERCENT, "% of a processor")
-    gate(("report",), "the program's longest wait for its lock", longest_wait, MOST_WAIT_MS, "ms")
+    gate(("report",), "the program's longest wait for its mmap lock", longest_wait, MOST_WAIT_MS, "ms")
     gate(("model",), "a step of the policy", lambda point: point["worst_ms"], MOST_PASS_MS, "ms")
     return judged
 
 
 def document(options, points, left_out, judged):
-    """Returns the result as it is saved."""
+    """Returns the result in the form of --save."""
     return {
         "schema": SCHEMA, "bench": "scale", "ended": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "build": {"version": machine.megapage_version(options.megapage), "source": os.environ.get("MEGAPAGE_BENCH_SOURCE", "")},
@@ -378,15 +383,15 @@ def main(words=None):
     parser.add_argument("--megapage", type=pathlib.Path, default=target / "release/megapage", help="default: %(default)s")
     parser.add_argument("--save", type=pathlib.Path, metavar="FILE", help="write every point and the gates, as JSON")
     parser.add_argument("--only", metavar="KIND,...", default=",".join(POINTS), help="default: %(default)s")
-    parser.add_argument("--memory", type=float, metavar="GIB", help="the most that a point takes; default: three quarters of what is available")
+    parser.add_argument("--memory", type=float, metavar="GIB", help="skip points that need more; default: 3/4 of the available memory")
     parser.add_argument("--seconds", type=float, default=60, help="default: %(default)s")
     options = parser.parse_args(words)
     options.megapage = options.megapage.absolute()
     kinds = options.only.split(",")
     if unknown := set(kinds) - set(POINTS):
-        parser.error(f"no kind {', '.join(sorted(unknown))}; there are {', '.join(POINTS)}")
+        parser.error(f"unknown kind {', '.join(sorted(unknown))}; the kinds are {', '.join(POINTS)}")
     if os.geteuid() != 0:
-        parser.error("other users' processes and control groups are root's: run this as root")
+        parser.error("needs root, for other users' processes and for control groups")
     most = machine.available() * 3 // 4 if options.memory is None else options.memory * GIB
     wanted, left_out = [], []
     for kind in kinds:
@@ -395,7 +400,7 @@ def main(words=None):
             (wanted if fits else left_out).append({"kind": kind, "count": count})
     left_out = [name(point) for point in left_out]
     if left_out:
-        print(f"left out for want of memory or control groups: {'; '.join(left_out)}")
+        print(f"left out (too little memory, or no control groups): {'; '.join(left_out)}")
     if not wanted:
         return 2
     points = []

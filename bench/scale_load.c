@@ -1,12 +1,15 @@
 /* Memory, mappings and idle processes for bench/scale.py.
  *
- * usage: scale_load memory BYTES           touched memory that takes the machine's setting for huge pages
- *        scale_load mappings COUNT         mappings of 64 KiB each, touched, which differ from their neighbours
- *        scale_load idle FILE BYTES        a process that has mapped this shared memory (a descriptor)
- *        scale_load loop BYTES SECONDS     BYTES on base pages, beside which small mappings are made and removed;
- *                                          in the second half a new mapping fills, a quarter as large
+ * usage: scale_load memory BYTES        touches memory under the machine's THP setting
+ *        scale_load mappings COUNT      touches mappings of 64 KiB each, which the kernel cannot
+ *                                       merge (their permissions alternate)
+ *        scale_load idle FILE BYTES     maps and reads shared memory (FILE is a descriptor)
+ *        scale_load loop BYTES SECONDS  touches BYTES on base pages, then maps and unmaps 4 KiB in
+ *                                       a loop; from half time on it also fills a new mapping of
+ *                                       BYTES / 4
  *
- * Prints "ready" (loop: its times as JSON, when it has ended). Then it waits until standard input ends.
+ * Prints "ready"; `loop` prints its times as JSON instead, at its end. Then waits for the end of
+ * standard input.
  */
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -51,7 +54,7 @@ static uint64_t now(void) {
     return time.tv_sec * 1000000000ull + time.tv_nsec;
 }
 
-/* How often this thread has slept. */
+/* Returns the number of times that this thread has slept. */
 static long sleeps(void) {
     struct rusage usage;
     getrusage(RUSAGE_THREAD, &usage);
@@ -63,8 +66,9 @@ static int ascending(const void *one, const void *other) {
     return (left > right) - (left < right);
 }
 
-/* Times pairs of mmap and munmap. A pair in which the thread slept has waited for the lock of its address space: what
- * else takes the processor away does not count as a wait. From the middle on, a new mapping of `more` bytes fills. */
+/* Times pairs of mmap and munmap. A pair counts as a wait for the mmap lock if the thread slept in
+ * it (a voluntary context switch); preemption does not count. From half time on, fills a new
+ * mapping of `more` bytes. */
 static void loop(size_t more, double seconds) {
     uint32_t *times = map(MOST_TIMES * sizeof *times, -1);
     touch((char *)times, MOST_TIMES * sizeof *times);
@@ -102,7 +106,7 @@ int main(int count, char **arguments) {
     check(count >= 3, "usage: scale_load memory|mappings|idle|loop NUMBER [NUMBER]");
     const char *what = arguments[1];
     size_t number = strtoull(arguments[2], NULL, 10);
-    /* The name by which the daemon selects the load. */
+    /* The daemon's `processes.include` selects the load by this name. */
     prctl(PR_SET_NAME, "scale_load");
     prctl(PR_SET_PDEATHSIG, 9);
     if (strcmp(what, "memory") == 0) {

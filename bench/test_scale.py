@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of the bounds of watching at scale, without a load: python3 bench/test_scale.py."""
+"""Tests bench/scale.py without a load: python3 bench/test_scale.py."""
 
 import argparse
 import contextlib
@@ -92,7 +92,7 @@ class Gates(unittest.TestCase):
 
 class ProcessorTime(unittest.TestCase):
     def test_the_time_of_helpers_of_any_thread_counts_without_the_program(self):
-        # A thread starts the helper, which starts one more, and both work.
+        # A thread starts the helper, and the helper forks. Both use CPU time.
         helper = "import os, time; os.fork(); end = time.process_time() + 0.2\nwhile time.process_time() < end: pass\n" \
                  "os.write(1, b'x'); os.read(0, 1)"
         parent = "import subprocess, sys, threading\n" \
@@ -116,7 +116,7 @@ class Metrics(unittest.TestCase):
                 metrics[f'megapage_pass_seconds_bucket{{part="{part}",le="{bound}"}}'] = float(count)
         found = scale.pass_times(metrics)
         self.assertEqual(found, {"passes": 4, "pass_ms": 30.0, "worst_pass_ms": 50.0, "pass_cpu_ms": 5.0})
-        # Longer than the last class: no bound is known.
+        # Beyond the last bucket, no bound is known.
         metrics['megapage_pass_seconds_bucket{part="act",le="+Inf"}'] = 5.0
         self.assertEqual(scale.pass_times(metrics)["worst_pass_ms"], float("inf"))
 

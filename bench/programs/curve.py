@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Measures the gain over size: programs of the class large at several sizes, plain, in the best
-other way, and by `megapage run`. README.md describes its use.
+"""Measures the gain of huge pages against program size. Runs programs of the class large at several
+sizes: plain, in the best other way, and under `megapage run`. README.md describes its use.
 
-Each size is a run of the driver that can be interrupted: the next call goes on with it.
+Each size is one run of the driver. After an interruption, the same command continues that run.
 """
 
 import argparse
@@ -22,7 +22,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 SCHEMA = "megapage.programs-curve/1"
 SIZES = "64m,256m,1g,4g,12g"
 PROGRAMS = "cpp-map,rust-maps,go-map,java-map-g1,python-dict,sqlite-lookup,redis-get,memcached-get"
-# Fields of the driver's results that all sizes must share.
+# Fields of the driver's results that must be equal at all sizes.
 SHARED = ("machine", "megapage", "build", "ways")
 MEAN = "mean"
 
@@ -34,14 +34,14 @@ def measured(arguments, size):
     command = [sys.executable, HERE / "driver.py", "--megapage", arguments.megapage, "--class", "large", "--size", size,
                "--only", arguments.only, "--ways", f"{BASELINE},{BEST},{OURS}", "--rounds", str(arguments.rounds),
                "--continue", "--save", path]
-    # Failed runs and open gates are no reason to leave out the other sizes.
+    # Failed runs and failed gates do not stop the other sizes.
     subprocess.run(command, check=False)
     return driver.read_results(path)
 
 
 def points_of(results, size):
-    """Returns what one size shows of each program: the ratios to plain of the steady phase and of
-    the whole run, and the share on huge pages."""
+    """Returns one point for each program at one size: the ratios to plain of the steady phase and
+    of the whole run, and the share of memory on huge pages."""
     found = []
     for figures in verdicts.figures_of(results):
         case = figures.case
@@ -56,7 +56,7 @@ def points_of(results, size):
 
 
 def means(points, phase, way):
-    """Returns the geometric mean by size, of the sizes at which every program was measured."""
+    """Returns the geometric mean for each size at which every program was measured."""
     cases = {point["case"] for point in points}
     by_size = {}
     for point in points:
@@ -66,11 +66,11 @@ def means(points, phase, way):
 
 
 def draw(results, path, phase="steady"):
-    """Draws one panel for the mean, and one for each program, as SVG."""
-    # A package of the bench's venv, which only the picture needs.
+    """Draws an SVG with a panel for the mean and a panel for each program."""
+    # Only the picture needs this package of the bench's venv.
     import matplotlib
     matplotlib.use("svg")
-    # The same input gives the same file.
+    # Makes the file reproducible.
     matplotlib.rcParams.update({"svg.hashsalt": "megapage", "svg.fonttype": "none", "font.size": 9})
     from matplotlib import pyplot
 
@@ -101,14 +101,14 @@ def draw(results, path, phase="steady"):
         panel.minorticks_off()
         panel.tick_params(axis="x", rotation=45)
         panel.spines[["top", "right"]].set_visible(False)
-    figure.supylabel("processor time of plain's")
+    figure.supylabel("processor time, ratio to plain")
     figure.supxlabel("memory of the program")
     figure.tight_layout()
     figure.savefig(path, format="svg", metadata={"Date": None}, facecolor="white")
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Measures what huge pages bring over the size of programs.")
+    parser = argparse.ArgumentParser(description="Measures the gain of huge pages against program size.")
     parser.add_argument("--megapage", type=pathlib.Path, default=install.TARGET.parent / "release/megapage",
                         help="default: %(default)s")
     parser.add_argument("--sizes", default=SIZES, metavar="SIZE,...", help="default: %(default)s")
@@ -117,7 +117,7 @@ def main():
     parser.add_argument("--save", type=pathlib.Path, metavar="FILE", help="write the points, as JSON")
     parser.add_argument("--from", type=pathlib.Path, dest="source", metavar="FILE",
                         help="run nothing: draw the points of an earlier --save")
-    parser.add_argument("--picture", type=pathlib.Path, metavar="FILE", help="draw them, as SVG")
+    parser.add_argument("--picture", type=pathlib.Path, metavar="FILE", help="draw the points, as SVG")
     arguments = parser.parse_args()
     if arguments.picture and not (arguments.save or arguments.source):
         parser.error("--picture draws the points of --save or --from")
@@ -129,7 +129,7 @@ def main():
             one = measured(arguments, size)
             other = next((field for field in SHARED if results.get(field, one[field]) != one[field]), None)
             if other:
-                sys.exit(f"curve: size {size} has another {other}; start afresh")
+                sys.exit(f"curve: size {size} was measured with another {other}; measure all sizes again")
             results.update({field: one[field] for field in ("recorded", *SHARED)})
             results["points"] += points_of(one, cases_module.bytes_of(size))
             if arguments.save:
@@ -137,7 +137,7 @@ def main():
     if arguments.picture and arguments.source:
         draw(results, arguments.picture)
     elif arguments.picture:
-        # By the interpreter that has matplotlib.
+        # The interpreter of the venv has matplotlib.
         subprocess.run([install.python(), __file__, "--from", arguments.save, "--picture", arguments.picture], check=True)
         return 0
     for phase in ("steady", "whole"):

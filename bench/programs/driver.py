@@ -61,7 +61,7 @@ def arguments_of(words):
     parser.add_argument("--save", type=pathlib.Path, metavar="FILE", help="write every run and the verdicts, as JSON")
     parser.add_argument("--table", type=pathlib.Path, metavar="FILE", help="write the tables, as Markdown")
     parser.add_argument("--opening", type=pathlib.Path, metavar="FILE",
-                        help="begin the tables with what large programs gain, by the results in FILE")
+                        help="begin the tables with the gains and losses of large programs, from the results in FILE")
     parser.add_argument("--from", dest="source", type=pathlib.Path, metavar="FILE",
                         help="run nothing: judge and tabulate the runs of an earlier --save")
     parser.add_argument("--continue", type=pathlib.Path, metavar="FILE", dest="earlier", nargs="?", const=RESUME,
@@ -237,8 +237,8 @@ class Bench:
         self.tally.add(columns, f"{case.name}, {way.name}", outcome, noted["failed"] or "", seconds)
 
     def all_runs(self, cases, ways):
-        """Runs all cases round by round, so that slow changes of the machine affect every way. Large
-        ones run program by program: what is interrupted has whole programs."""
+        """Runs all cases round by round, so that slow changes of the machine affect every way. Runs
+        large cases one after the other, so that an interrupted bench has complete programs."""
         done, warm = {(run["case"], run["way"], run["round"]) for run in self.runs}, set()
         rounds = range(self.first_round, self.first_round + self.arguments.rounds)
         turns = [(case, number) for number in rounds for case in cases]

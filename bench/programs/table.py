@@ -8,10 +8,10 @@ OPENING = """\
 ## What large programs gain
 
 {count} programs of {least} to {most} GiB, {rounds} rounds, recorded {recorded} with {megapage} on {cpu}, {cpus} CPUs, {memory} GiB,
-Linux {kernel}. Processor time of plain's: median and interval. *Best other way*: by the steady phase, chosen afterwards. *Huge*:
-share of memory on huge pages. Bold: the whole interval lies on one side of 1.
+Linux {kernel}. Processor time as a ratio to plain: median and interval. *Best other way*: the fastest in the steady phase,
+chosen after the runs. *Huge*: share of memory on huge pages. Bold: the whole interval lies on one side of 1.
 
-| program | GiB | steady: best other way | steady: `megapage run` | whole: best other way | whole: `megapage run` | huge | peak of plain's |
+| program | GiB | steady: best other way | steady: `megapage run` | whole: best other way | whole: `megapage run` | huge | peak, ratio to plain |
 |---|---|---|---|---|---|---|---|
 {rows}
 
@@ -151,7 +151,7 @@ def line(cells):
 
 
 def gain_row(figures):
-    """Returns a program's row of the opening."""
+    """Returns a program's row of the table of large programs."""
     best = verdicts.against_best(figures)
     cells = [figures.case["program"], f"{figures.case['size'] / (1 << 30):.1f}"]
     for phase in ("steady", "whole"):
@@ -163,7 +163,7 @@ def gain_row(figures):
 
 
 def mean_row(all_figures):
-    """Returns the row of the geometric means, over the programs that ran."""
+    """Returns the row of the geometric means of the programs that ran."""
     cells = ["**geometric mean**", ""]
     for phase in ("steady", "whole"):
         found = []
@@ -176,8 +176,8 @@ def mean_row(all_figures):
 
 
 def opening(results, all_figures, causes):
-    """Returns the section about large programs: what they gain, then what they lose and why.
-    `causes` has the sentence about a program's losses, by its name."""
+    """Returns the section about large programs: the gains, then the losses and their causes.
+    `causes` maps a program's name to a sentence about its losses."""
     machine = results["machine"]
     sizes = [figures.case["size"] >> 30 for figures in all_figures]
     losses = []
@@ -188,18 +188,18 @@ def opening(results, all_figures, causes):
         if best and best[1].low > 1:
             lost.append(f"steady {best[1]} of {best[0]}'s")
         if lost:
-            losses.append(f"- {figures.case['program']}: {'; '.join(lost)}. {causes.get(figures.case['name']) or 'The cause is not known.'}")
+            losses.append(f"- {figures.case['program']}: {'; '.join(lost)}. {causes.get(figures.case['name']) or 'The cause is unknown.'}")
     return OPENING.format(
         count=len(all_figures), least=min(sizes), most=max(sizes), rounds=results["rounds"], recorded=results["recorded"],
         megapage=results["megapage"], cpu=machine["cpu"], cpus=machine["cpus"], memory=machine["memory_bytes"] >> 30,
         kernel=machine["kernel"], rows="\n".join(line(row) for row in (*map(gain_row, all_figures), mean_row(all_figures))),
-        losses="\n".join(["Losses beyond the noise, and their causes:", "", *losses]) if losses
+        losses="\n".join(["Losses beyond the noise and their causes:", "", *losses]) if losses
         else "No program loses beyond the noise.",
     )
 
 
 def markdown(results, all_figures, opening=""):
-    """Returns the whole document, which begins with the `opening`."""
+    """Returns the whole document. It begins with the section `opening`."""
     machine = results["machine"]
     ways = [way["name"] for way in results["ways"] if way["name"] != BASELINE]
     lists = [

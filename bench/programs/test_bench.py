@@ -62,7 +62,7 @@ class Intervals(unittest.TestCase):
 
 class Curve(unittest.TestCase):
     def results(self, ours):
-        """Returns results of one program that takes 2 s plain, 1.5 s in the best other way, and
+        """Returns results of one program: it takes 2 s plain, 1.5 s in the best other way, and
         `ours` seconds under megapage."""
         seconds = {ways.BASELINE: 2.0, ways.BEST: 1.5, ways.OURS: ours}
         times = {way: {"cpu": value} for way, value in seconds.items()}
@@ -79,7 +79,7 @@ class Curve(unittest.TestCase):
         points = curve.points_of(self.results(1.0), 1) + curve.points_of(self.results(0.25), 2)
         points[1]["case"] = "two"
         points.append({**points[0], "case": "two"})
-        # At the greater size one program is missing.
+        # One program is missing at the larger size.
         self.assertEqual(curve.means(points, "steady", ways.OURS), {1: 0.5})
 
 

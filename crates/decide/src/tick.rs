@@ -95,7 +95,7 @@ impl<'a> Tick<'a> {
         self.processes.clone()
     }
 
-    /// Returns true if a process is among those to decide about.
+    /// Returns true if this process is one of [`Tick::processes`].
     pub fn knows(&self, id: ProcessId) -> bool {
         self.open.contains_key(&id)
     }

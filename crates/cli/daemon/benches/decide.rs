@@ -1,5 +1,5 @@
-//! Time and memory of the daemon's policy on a machine of any size. The machine is a synthetic
-//! snapshot: no process runs. Prints the findings as JSON.
+//! Time and memory of the daemon's policy on a synthetic snapshot of any size: no process runs.
+//! Prints the results as JSON.
 //!
 //! usage: cargo bench -p megapage-daemon --bench decide -- PROCESSES BYTES [STEPS]
 
@@ -20,8 +20,9 @@ const BASE: u64 = 0x7f00_0000_0000;
 /// One region in this many is hot; the others are cold.
 const HOT: u64 = 4;
 
-/// Arguments: the processes, all of the same size, their memory together, on base pages, and the
-/// steps, a second apart. The machine has a quarter more memory.
+/// Arguments: the number of processes, their total memory, and the number of steps. The processes
+/// have the same size and are on base pages. The machine has a quarter more memory than they have.
+/// Steps are a second apart.
 struct Args {
     processes: u32,
     bytes: Bytes,
@@ -38,7 +39,7 @@ impl Args {
     }
 }
 
-/// Findings of all steps.
+/// Results of all steps.
 #[derive(Debug, Serialize)]
 struct Found {
     processes: u32,
@@ -46,10 +47,11 @@ struct Found {
     steps: u32,
     mean_ms: f64,
     worst_ms: f64,
-    /// Promotions of all steps, all obtained.
+    /// Promotions of all steps; every one succeeds.
     promotions: u64,
-    /// Entries that the policy keeps, and the growth of this process's resident memory.
+    /// Entries in the policy's state.
     tracked: usize,
+    /// Largest growth of this process's resident memory.
     state_bytes: u64,
 }
 
@@ -92,7 +94,7 @@ fn resident() -> u64 {
     read_own_status(&KernelRoot::live()).expect("the own memory").rss.0
 }
 
-/// Processes lie in the snapshot by their number, from 1 on.
+/// Marks a region as one huge page. The process with pid N has index N - 1 in the snapshot.
 fn make_huge(snapshot: &mut Snapshot, id: ProcessId, page: HugePage) {
     let process = &mut snapshot.processes[id.pid.0 as usize - 1];
     if let Some(region) = process.regions.iter_mut().find(|region| region.page == page) {

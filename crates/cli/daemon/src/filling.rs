@@ -11,11 +11,12 @@ use std::collections::BTreeMap;
 const PART: u64 = 4;
 /// ...or use of this part of the whole, if that is more.
 const LEAST_PART: u64 = 64;
-/// Most control groups that one look reads: the [`FULLEST`], and others in turn. At the defaults
-/// (256 processes, ten looks a second) each is read about once a second, so that one that begins to
-/// fill is noticed, and looks take only a part of the daemon's share of a processor.
+/// Maximum number of control groups that one look reads: the [`FULLEST`], then others in rotation.
+/// At the defaults (256 processes, ten looks a second) each group is read about once a second. This
+/// is often enough to notice a group that fills, and cheap enough for the daemon's CPU budget.
 const MOST_READ: usize = 32;
-/// Control groups that each look reads: those with the largest share of their limit in use.
+/// Number of control groups that every look reads: those with the largest share of their limit in
+/// use.
 const FULLEST: usize = 8;
 
 /// Memory in use at the last pass, for the machine and for limited control groups.
@@ -23,7 +24,7 @@ const FULLEST: usize = 8;
 pub struct Filling {
     /// Available memory, and the decrease that counts as news.
     machine: Option<(Bytes, Bytes)>,
-    /// The fullest first; the others rotate.
+    /// Limited groups: the fullest first, then the others. [`Filling::is_news`] rotates the others.
     groups: Vec<Group>,
 }
 
@@ -56,8 +57,8 @@ impl Filling {
         Filling { machine, groups }
     }
 
-    /// Returns true if much more is in use by now, as far as this look reads. A file that cannot be
-    /// read does not count.
+    /// Returns true if memory in use has grown much since the last pass: that of the machine, or of
+    /// a control group that this look reads. Ignores files that cannot be read.
     pub fn is_news(&mut self, root: &KernelRoot) -> bool {
         let group = |group: &Group| {
             memory_usage(root, &group.directory).is_some_and(|now| now.0 >= group.usage.0 + group.news.0)
@@ -141,7 +142,7 @@ mod tests {
         let process = |number: u64| {
             used(number, 100);
             let group = format!("/sys/fs/cgroup/memory/{number}");
-            // The first groups have the most room. The last has none, but the largest limit.
+            // Groups with low numbers have the most room. BIG has the largest limit, and is full.
             let (limit, usage) = if number == BIG { (65536, 65536) } else { (1000 - number, 100) };
             let (limit, usage) = (Bytes::mib(limit), Bytes::mib(usage));
             Process { memory_limit: Some(MemoryLimit { group, limit, usage }), ..template.clone() }

@@ -68,8 +68,8 @@ impl Mapped {
     pub const fn new() -> Mapped {
         Mapped {
             state: Locked::new(State {
-                // Fewer sixteenths from 2 MiB on: the last region may still be filling when it is
-                // looked at.
+                // From 2 MiB on, fewer sixteenths are enough: the last region may still be filling
+                // at the look.
                 kinds: [Kind::new(15, 1 << 20), Kind::new(13, 8 << 20)],
                 spares: [(0, 0); 2],
                 off: false,

@@ -446,7 +446,7 @@ static int merge_again(void) {
   return moved;
 }
 
-// Returns the KiB of huge pages behind private memory; -1 if the kernel does not say.
+// Returns AnonHugePages of this process, in KiB; -1 if the kernel does not report it.
 static long huge_kib(void) {
   FILE* const all = fopen("/proc/self/smaps_rollup", "r");
   char line[128];
@@ -457,7 +457,7 @@ static long huge_kib(void) {
   return kib;
 }
 
-// Fills a mapping that grows by mremap(2) alone. Waits until 16 MiB of it are huge, 20 s at most.
+// Grows a mapping by mremap(2) and fills it. Waits until 16 MiB are huge, for at most 20 s.
 static long grow(void) {
   enum { MIB = 1 << 20, STEP = 4 * MIB, WHOLE = 160 * MIB };
   char* all = mmap(NULL, STEP, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -51,8 +51,8 @@ pub struct Pagemap {
 
 /// Most runs of pages that one ioctl returns.
 const MOST_RUNS: usize = 4096;
-/// Most base pages that one ioctl reports (512 MiB): the kernel holds the process's mmap lock
-/// meanwhile.
+/// Maximum number of base pages that one ioctl reports (512 MiB). Bounds the time for which the
+/// kernel holds the process's mmap lock.
 const MOST_PAGES: u64 = 1 << 17;
 
 impl Pagemap {
@@ -394,7 +394,7 @@ mod tests {
         // A system that gives huge pages unasked shows all 512.
         assert!(scanned[0] == 8 || scanned[0] == 512, "{scanned:?}");
         assert!(scanned.len() >= 3);
-        // A scan in pieces of few pages finds the same.
+        // A scan in steps of three pages finds the same.
         let whole = |most: u64| {
             let (mut found, mut runs) = (Vec::new(), vec![Run::default(); MOST_RUNS]);
             let done = pagemap.scan_runs(inside, &mut runs, most, |run| append_run(run, None, &mut found));

@@ -169,7 +169,7 @@ fn jvm(
                 Some(obstacle) if wanted => {
                     format!("-XX:+UseTransparentHugePages, not pages of the pool: {obstacle}")
                 }
-                // Shenandoah advises no region that it commits later (Java 17 and 25).
+                // Shenandoah does not advise regions that it commits later (Java 17 and 25).
                 _ if options.collector == Some(Collector::Shenandoah) => {
                     "-XX:+UseTransparentHugePages reaches the heap that Shenandoah starts with (-Xms)".into()
                 }

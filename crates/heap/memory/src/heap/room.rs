@@ -191,7 +191,7 @@ impl<K: Prim> HugeHeap<K> {
         taken.map_or(Err(FallBack::Fragmented), |_| Ok(()))
     }
 
-    /// Returns bytes that [`HugeHeap::take_free`] took and nothing uses.
+    /// Gives back bytes that [`HugeHeap::take_free`] took, if the caller did not use them.
     pub fn return_free(&self, bytes: usize) {
         let _ = self.room.free.fetch_update(Relaxed, Relaxed, |free| Some(free.saturating_add(bytes as u64)));
     }

@@ -50,7 +50,7 @@ impl Advised {
         self.count -= last - first - 1;
     }
 
-    /// Takes a range out. Returns true if any of it was stored.
+    /// Removes a range. Returns true if the table held any part of it.
     pub(super) fn remove(&mut self, (start, end): Range) -> bool {
         let (first, last) = self.neighbours((start, end));
         let found = start < end && self.overlaps((start, end));
@@ -64,7 +64,7 @@ impl Advised {
         found
     }
 
-    /// Adds a range at its place in the order, apart from all others.
+    /// Inserts a range at index `at`. The range must not touch another, and the order must hold.
     fn insert_at(&mut self, at: usize, range: Range) {
         if self.count < MOST_ADVISED {
             self.ranges.copy_within(at..self.count, at + 1);
