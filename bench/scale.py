@@ -36,6 +36,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path += [str(HERE / "programs"), str(HERE.parent / "tests")]
 import driving
 import machine
+import tree
 
 SCHEMA = "megapage.scale/1"
 GIB, MIB = 1 << 30, 1 << 20
@@ -73,26 +74,15 @@ def needed(kind, count):
     return sizes.get(kind, 0) * count + SHARED
 
 
-def status_bytes(pid, key):
-    with open(f"/proc/{pid}/status") as file:
-        found = re.search(rf"^{key}:\s+(\d+) kB", file.read(), re.M)
-    return int(found[1]) << 10 if found else 0
+def peak_bytes(pid):
+    return tree.kib_fields(f"/proc/{pid}/status", ["VmHWM"])["VmHWM"]
 
 
-def cpu_seconds(pid, but=0):
+def cpu_seconds(pid, but=None):
     """Returns the CPU time of a process and of all its descendants, ended and running. Excludes the
     process `but` and its descendants."""
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    seconds = sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
-    # The kernel lists children by the thread that started them.
-    for children in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
-        # A thread or a child may end during the loop.
-        with contextlib.suppress(OSError):
-            for child in children.read_text().split():
-                if int(child) != but:
-                    with contextlib.suppress(OSError):
-                        seconds += cpu_seconds(child, but)
-    return seconds
+    excluded = tree.descendants([but]) if but else []
+    return tree.processor_seconds([one for one in tree.descendants([pid]) if one not in excluded])
 
 
 def read_metrics(path):
@@ -215,7 +205,7 @@ def daemon(megapage, directory, seconds):
         rest = cpu_seconds(process.pid) - first
         found = read_metrics(socket_path)
         return {"first_cpu_seconds": first, "rest_percent": round(100 * rest / seconds, 3),
-                "resident_bytes": status_bytes(process.pid, "VmHWM"),
+                "resident_bytes": peak_bytes(process.pid),
                 "watched": int(found["megapage_watched_processes"]), "skipped": int(found["megapage_skipped_processes"]),
                 **pass_times(found)}
     except OSError as error:
@@ -232,7 +222,7 @@ def one_run(words):
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
     while True:
         with contextlib.suppress(OSError):
-            peak = max(peak, status_bytes(process.pid, "VmHWM"))
+            peak = max(peak, peak_bytes(process.pid))
         ended, status, usage = os.wait4(process.pid, os.WNOHANG)
         if ended:
             break
@@ -253,7 +243,7 @@ def loop(words, seconds):
     # Without a report, the launcher executes the program in its own process.
     if program != process.pid:
         found["launcher_percent"] = round(100 * cpu_seconds(process.pid, but=program) / seconds, 3)
-        found["launcher_bytes"] = status_bytes(process.pid, "VmHWM")
+        found["launcher_bytes"] = peak_bytes(process.pid)
     process.stdin.close()
     process.stdout.close()
     process.wait()

@@ -18,7 +18,6 @@ import install
 import verdicts
 from ways import BASELINE, BEST, OURS
 
-HERE = pathlib.Path(__file__).resolve().parent
 SCHEMA = "megapage.programs-curve/1"
 SIZES = "64m,256m,1g,4g,12g"
 PROGRAMS = "cpp-map,rust-maps,go-map,java-map-g1,python-dict,sqlite-lookup,redis-get,memcached-get"
@@ -31,11 +30,10 @@ def measured(arguments, size):
     """Runs the driver at one size; returns its results."""
     path = install.TARGET / f"curve/{size}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, HERE / "driver.py", "--megapage", arguments.megapage, "--class", "large", "--size", size,
-               "--only", arguments.only, "--ways", f"{BASELINE},{BEST},{OURS}", "--rounds", str(arguments.rounds),
-               "--continue", "--save", path]
-    # Failed runs and failed gates do not stop the other sizes.
-    subprocess.run(command, check=False)
+    # Within this process: a signal unwinds the driver, which restores the machine's settings. Failed
+    # runs and failed gates do not stop the other sizes.
+    driver.main(["--megapage", str(arguments.megapage), "--class", "large", "--size", size, "--only", arguments.only,
+                 "--ways", f"{BASELINE},{BEST},{OURS}", "--rounds", str(arguments.rounds), "--continue", "--save", str(path)])
     return driver.read_results(path)
 
 

@@ -2,6 +2,7 @@
 
 from ways import BASELINE, OURS
 
+import estimate
 import verdicts
 
 OPENING = """\
@@ -168,10 +169,11 @@ def mean_row(all_figures):
     for phase in ("steady", "whole"):
         found = []
         for figures in all_figures:
-            best, ours = verdicts.against_best(figures), figures.ratio(OURS, phase, "cpu")
-            if best and ours:
-                found.append((figures.ratio(best[0], phase, "cpu").median, ours.median))
-        cells += [f"{verdicts.estimate.geometric_mean(values):.2f}" for values in zip(*found)] if found else ["-", "-"]
+            best = verdicts.against_best(figures)
+            ratios = [figures.ratio(way, phase, "cpu") for way in (best[0], OURS)] if best else [None]
+            if None not in ratios:
+                found.append([ratio.median for ratio in ratios])
+        cells += [f"{estimate.geometric_mean(values):.2f}" for values in zip(*found)] if found else ["-", "-"]
     return [*cells, "", ""]
 
 
