@@ -209,9 +209,15 @@ impl Account {
 
     /// Returns true if a sample of all candidates, for promotion, would be a burst ([`BURST`]).
     /// Accesses seen in less than a window are taken to grow until a whole window has passed.
-    pub(crate) fn is_burst(&self, candidates: &[Candidate]) -> bool {
+    /// For a process that is `filling` its memory, it counts every entry: once the process uses
+    /// what it has filled, it accesses far more than the last samples showed.
+    pub(crate) fn is_burst(&self, candidates: &[Candidate], filling: bool) -> bool {
         let growth = self.growth * self.to_come;
-        let pages: f64 = candidates.iter().map(|candidate| self.expected_after(candidate, growth)).sum();
+        let expected = |candidate: &Candidate| match filling {
+            true => f64::from(candidate.entries),
+            false => self.expected_after(candidate, growth),
+        };
+        let pages: f64 = candidates.iter().map(expected).sum();
         self.terms.promotes && pages * self.terms.first_access > BURST * self.capacity()
     }
 

@@ -38,6 +38,9 @@ const LEAST_WORK: Duration = Duration::from_millis(20);
 
 /// One in this many samples is whole while parts are taken only to avoid a burst.
 const WHOLE_EACH: u64 = 16;
+/// Growth of resident memory within two samples from which a process is filling its memory, as one
+/// in this many.
+const FILLING: u64 = 8;
 
 /// Means for a step of a sample.
 pub(super) struct Pass<'a> {
@@ -106,6 +109,8 @@ pub(super) struct Target {
     /// charged.
     outstanding: BTreeMap<HugePage, Outstanding>,
     resident: Bytes,
+    /// Resident memory at the last sample but one, and at the last sample; 0 before them.
+    resident_then: [Bytes; 2],
 }
 
 impl Target {
@@ -132,6 +137,7 @@ impl Target {
             cpu_before: None,
             outstanding: BTreeMap::new(),
             resident: Bytes::ZERO,
+            resident_then: [Bytes::ZERO; 2],
         }
     }
 
@@ -403,12 +409,14 @@ impl Target {
         let Some(account) = &self.account else { return Ok(()) };
         let mut in_part = false;
         let expensive = account.is_too_expensive(&list);
-        if pass.tracker.clears_parts() && (expensive || account.is_burst(&list)) {
+        let filling = self.is_filling();
+        if pass.tracker.clears_parts() && (expensive || account.is_burst(&list, filling)) {
             let parts = super::part::in_part(&list, &regions);
             // Now and then whole regions are sampled: parts do not show small hot spots beside
             // them.
             let whole = self.shown.as_ref().is_some_and(|shown| shown.samples % WHOLE_EACH == WHOLE_EACH - 1);
-            in_part = if expensive { !parts.is_empty() } else { !whole && stand_for_all(&regions) };
+            in_part =
+                if expensive { !parts.is_empty() } else { (filling || !whole) && stand_for_all(&regions) };
             list = if in_part { parts } else { list };
         }
         let idle = self.may_wait(pass);
@@ -440,6 +448,12 @@ impl Target {
             _ => None,
         };
         Ok(())
+    }
+
+    /// Returns true if resident memory has grown by more than an eighth within the last two samples.
+    fn is_filling(&self) -> bool {
+        let then = self.resident_then[0];
+        then > Bytes::ZERO && self.resident.saturating_sub(then).0 > then.0 / FILLING
     }
 
     /// Charges the accesses since the window, and clears again if enough tokens are left.
@@ -513,6 +527,7 @@ impl Target {
             (false, _) => self.window,
         };
         let window = if self.once { window.max(self.window / 4) } else { window };
+        self.resident_then = [self.resident_then[1], self.resident];
         self.cycle = Some(Cycle {
             pages,
             ranges,

@@ -107,6 +107,22 @@ fn a_sample_for_promotion_is_no_burst() {
     assert!(bursts + 1 >= samples, "{bursts} of {samples}");
 }
 
+#[test]
+fn a_process_that_fills_its_memory_is_sampled_in_parts() {
+    let world = World::of_base(4, 0);
+    world.set_clears_parts(true);
+    let mut observer = world.observer(promotes());
+    // It fills more and more memory, and accesses no page again.
+    for regions in 4..=13 {
+        world.map_base(regions);
+        watch(&world, &mut observer, SECOND);
+    }
+    // Now it accesses all of it. A whole sample would cost 50 ms.
+    world.set_touched_per_second(13 * 512);
+    watch(&world, &mut observer, 2 * SECOND);
+    assert!(world.lost() < 0.0125, "{} s lost", world.lost());
+}
+
 /// Counts the readings of page tables in each pass. Some passes end a sample and start the next.
 /// Readings that a tracker makes to clear do not count.
 #[test]

@@ -350,7 +350,8 @@ impl State {
     fn set_regions(&mut self, regions: usize, leaf: Leaf) {
         let starts = (0..regions as u64).map(|number| BASE + number * HUGE_2M as u64);
         self.regions = starts.map(|start| (start, leaf)).collect();
-        self.cleared.clear();
+        // Regions that stay keep their bits.
+        self.cleared.retain(|start, _| self.regions.contains_key(start));
         let kib = (regions * HUGE_2M) >> 10;
         self.write(
             "proc/4711/status",
