@@ -49,90 +49,79 @@ pub(crate) fn weight(claims: &[Claim], process: &Process) -> f64 {
     if product.is_finite() { product.max(0.0) } else { 0.0 }
 }
 
-/// Returns the huge pages of each amount that claims name, less the existing ones, and the amounts
-/// of each process, as indices. The amount of a name applies to each process, that of a control
-/// group to all of them together.
-fn left(
-    claims: &[Claim],
-    processes: &[&Process],
-    amount: impl Fn(&Claim) -> Option<Bytes>,
-) -> (Vec<i64>, BTreeMap<ProcessId, Vec<usize>>) {
-    let (mut left, mut of) = (Vec::new(), BTreeMap::<ProcessId, Vec<usize>>::new());
-    for claim in claims {
-        let Some(amount) = amount(claim) else { continue };
-        let members: Vec<&Process> =
-            processes.iter().copied().filter(|process| claim.covers(process)).collect();
-        let size = if matches!(claim.whom, Whom::Name(_)) { 1 } else { members.len().max(1) };
-        for members in members.chunks(size) {
-            members.iter().for_each(|process| of.entry(process.id).or_default().push(left.len()));
-            let had = HugePages::of(members.iter().copied());
-            left.push((amount.0 / HUGE_2M as u64) as i64 - had as i64);
-        }
-    }
-    (left, of)
-}
-
-/// Huge pages that processes with a claim still lack, and get before any process gets more.
+/// Huge pages left of the amounts that claims name. The amount of a name applies to each process,
+/// that of a control group to all of them together.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Grants {
-    /// Huge pages lacking under each claim.
-    lacking: Vec<u64>,
-    /// The claims of a process, as indices.
+pub(crate) struct Left {
+    /// Huge pages left of each amount; negative if there are too many.
+    left: Vec<i64>,
+    /// The amounts of a process, as indices.
     of: BTreeMap<ProcessId, Vec<usize>>,
 }
 
-impl Grants {
-    /// Computes the lacking huge pages from those that each process has.
-    pub fn new(claims: &[Claim], processes: &[&Process]) -> Grants {
-        let (left, of) = left(claims, processes, |claim| claim.least);
-        Grants { lacking: left.into_iter().map(|pages| pages.max(0) as u64).collect(), of }
-    }
-
-    /// Returns the number of huge pages that a process may still get before others.
-    pub fn lacking(&self, id: ProcessId) -> u64 {
-        self.of.get(&id).into_iter().flatten().map(|claim| self.lacking[*claim]).max().unwrap_or(0)
-    }
-
-    /// Counts one more huge page for the process.
-    pub fn take(&mut self, id: ProcessId) {
-        for claim in self.of.get(&id).into_iter().flatten() {
-            self.lacking[*claim] = self.lacking[*claim].saturating_sub(1);
+impl Left {
+    /// Computes what is left of each amount from the huge pages that each process has.
+    fn new(claims: &[Claim], processes: &[&Process], amount: impl Fn(&Claim) -> Option<Bytes>) -> Left {
+        let mut all = Left::default();
+        for claim in claims {
+            let Some(amount) = amount(claim) else { continue };
+            let members: Vec<&Process> =
+                processes.iter().copied().filter(|process| claim.covers(process)).collect();
+            let size = if matches!(claim.whom, Whom::Name(_)) { 1 } else { members.len().max(1) };
+            for members in members.chunks(size) {
+                members.iter().for_each(|process| all.of.entry(process.id).or_default().push(all.left.len()));
+                let had = HugePages::of(members.iter().copied());
+                all.left.push((amount.0 / HUGE_2M as u64) as i64 - had as i64);
+            }
         }
-    }
-}
-
-/// Huge pages that may be added under the caps, and the caps of each process.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Caps {
-    /// Huge pages left under each cap; negative if there are too many.
-    left: Vec<i64>,
-    /// The caps that bind a process, as indices.
-    bound: BTreeMap<ProcessId, Vec<usize>>,
-}
-
-impl Caps {
-    /// Computes the room under the caps from the huge pages that each process has.
-    pub fn new(claims: &[Claim], processes: &[&Process]) -> Caps {
-        let (left, bound) = left(claims, processes, |claim| claim.cap);
-        Caps { left, bound }
+        all
     }
 
-    /// Returns the huge pages that the process may still get: negative if it has too many; `None`
-    /// if nothing caps it.
-    pub fn left(&self, id: ProcessId) -> Option<i64> {
-        self.bound.get(&id)?.iter().map(|cap| self.left[*cap]).min()
+    /// Returns what is left of the caps.
+    pub fn of_caps(claims: &[Claim], processes: &[&Process]) -> Left {
+        Left::new(claims, processes, |claim| claim.cap)
+    }
+
+    /// Returns what processes lack of the memory that they get before any process gets more.
+    pub fn of_grants(claims: &[Claim], processes: &[&Process]) -> Left {
+        Left::new(claims, processes, |claim| claim.least)
+    }
+
+    fn amounts(&self, id: ProcessId) -> impl Iterator<Item = i64> {
+        self.of.get(&id).into_iter().flatten().map(|at| self.left[*at])
+    }
+
+    /// Returns the least amount left to the process: negative if it has too many huge pages;
+    /// `None` without an amount.
+    pub fn least(&self, id: ProcessId) -> Option<i64> {
+        self.amounts(id).min()
+    }
+
+    /// Returns true if the process may get one more huge page under each amount.
+    pub fn allow(&self, id: ProcessId) -> bool {
+        self.amounts(id).all(|left| left > 0)
+    }
+
+    /// Returns the greatest amount left to the process; 0 without an amount.
+    pub fn most(&self, id: ProcessId) -> i64 {
+        self.amounts(id).max().unwrap_or(0).max(0)
+    }
+
+    /// Returns true if something is left of an amount.
+    pub fn any(&self) -> bool {
+        self.left.iter().any(|left| *left > 0)
     }
 
     /// Counts one more huge page for the process (1), or one less (-1).
     pub fn take(&mut self, id: ProcessId, pages: i64) {
-        for cap in self.bound.get(&id).into_iter().flatten() {
-            self.left[*cap] -= pages;
+        for at in self.of.get(&id).into_iter().flatten() {
+            self.left[*at] -= pages;
         }
     }
 
-    /// Returns the number of tracked processes with a cap.
+    /// Returns the number of tracked processes with an amount.
     pub fn len(&self) -> usize {
-        self.bound.len()
+        self.of.len()
     }
 }
 
@@ -166,14 +155,14 @@ mod tests {
         let least = |whom, mib| Claim { least: Some(Bytes::mib(mib)), ..claim(whom, 1.0, None) };
         let claims = [least(Whom::Cgroup("/a".into()), 10), least(Whom::Name("p2".into()), 14)];
         let processes = [member(1, "/a", 2), member(2, "/a/b", 1), member(3, "/c", 9)];
-        let mut grants = Grants::new(&claims, &processes.iter().collect::<Vec<_>>());
-        assert_eq!([1, 2, 3].map(|pid| grants.lacking(id(pid))), [2, 6, 0]);
-        grants.take(id(1));
-        grants.take(id(1));
-        assert_eq!([1, 2, 3].map(|pid| grants.lacking(id(pid))), [0, 6, 0]);
+        let mut grants = Left::of_grants(&claims, &processes.iter().collect::<Vec<_>>());
+        assert_eq!([1, 2, 3].map(|pid| grants.most(id(pid))), [2, 6, 0]);
+        grants.take(id(1), 1);
+        grants.take(id(1), 1);
+        assert_eq!([1, 2, 3].map(|pid| grants.most(id(pid))), [0, 6, 0]);
         // A page of the second process counts for its group as well.
-        grants.take(id(2));
-        assert_eq!([1, 2].map(|pid| grants.lacking(id(pid))), [0, 5]);
+        grants.take(id(2), 1);
+        assert_eq!([1, 2].map(|pid| grants.most(id(pid))), [0, 5]);
     }
 
     #[test]
@@ -181,11 +170,11 @@ mod tests {
         let claims =
             [claim(Whom::Cgroup("/a".into()), 1.0, Some(10)), claim(Whom::Name("p2".into()), 1.0, Some(4))];
         let processes = [member(1, "/a", 2), member(2, "/a/b", 1), member(3, "/c", 9)];
-        let mut caps = Caps::new(&claims, &processes.iter().collect::<Vec<_>>());
-        assert_eq!([1, 2, 3].map(|pid| caps.left(id(pid))), [Some(2), Some(1), None]);
+        let mut caps = Left::of_caps(&claims, &processes.iter().collect::<Vec<_>>());
+        assert_eq!([1, 2, 3].map(|pid| caps.least(id(pid))), [Some(2), Some(1), None]);
         caps.take(id(2), 1);
-        assert_eq!([1, 2, 3].map(|pid| caps.left(id(pid))), [Some(1), Some(0), None]);
+        assert_eq!([1, 2, 3].map(|pid| caps.least(id(pid))), [Some(1), Some(0), None]);
         caps.take(id(1), 2);
-        assert_eq!(caps.left(id(1)), Some(-1));
+        assert_eq!(caps.least(id(1)), Some(-1));
     }
 }

@@ -168,16 +168,17 @@ pub fn gains(process: &Process, model: &Model) -> Vec<Gain> {
     }
     // Computes the loss of huge pages as if none were huge: without one alone, hardly anything
     // changes.
-    let missed = Bins::new(process, &loads, false).missed(model.entries);
-    let missed_without = Bins::new(process, &loads, true).missed(model.entries);
+    let bins = Bins::new(process, &loads, false, model.entries);
+    let any_huge = process.regions.iter().any(|region| region.leaf != Leaf::Base);
+    let without = any_huge.then(|| Bins::new(process, &loads, true, model.entries));
     let lost: Vec<f64> = process
         .regions
         .iter()
         .zip(&loads)
         .map(|(region, load)| {
-            let missed = if region.leaf == Leaf::Base { &missed } else { &missed_without };
+            let bins = without.as_ref().filter(|_| region.leaf != Leaf::Base).unwrap_or(&bins);
             match Bins::of(load.visits, load.pages) {
-                Some(bin) => load.visits * missed[bin] * model.miss.of(load.class) * 1e-9,
+                Some(bin) => load.visits * bins.missed(bin) * model.miss.of(load.class) * 1e-9,
                 None => 0.0,
             }
         })
@@ -197,7 +198,11 @@ pub fn gains(process: &Process, model: &Model) -> Vec<Gain> {
 }
 
 /// Pages by their visit rates, similar rates together: a bin for each eighth of a power of two.
-struct Bins(Vec<Bin>);
+struct Bins {
+    bins: Vec<Bin>,
+    /// See [`characteristic_time`].
+    time: f64,
+}
 
 #[derive(Clone, Copy, Default)]
 struct Bin {
@@ -209,8 +214,9 @@ impl Bins {
     /// Number of bins, for rates from 2^-64 to 2^64 a second.
     const COUNT: usize = 128 * 8;
 
-    /// Sorts the pages into bins. With `split`, it treats all regions as not huge.
-    fn new(process: &Process, loads: &[Load], split: bool) -> Bins {
+    /// Sorts the pages into bins, for a TLB of `entries` entries. With `split`, it treats all
+    /// regions as not huge.
+    fn new(process: &Process, loads: &[Load], split: bool, entries: f64) -> Bins {
         let mut bins = vec![Bin::default(); Bins::COUNT];
         for (region, load) in process.regions.iter().zip(loads) {
             // A huge page has one entry, which all visits use.
@@ -220,7 +226,8 @@ impl Bins {
                 bins[bin].visits += load.visits;
             }
         }
-        Bins(bins)
+        let used: Vec<Bin> = bins.iter().copied().filter(|bin| bin.pages > 0.0).collect();
+        Bins { bins, time: characteristic_time(&used, entries) }
     }
 
     /// Returns the bin of pages with these visits; `None` if there is no visit.
@@ -232,12 +239,9 @@ impl Bins {
         (visits > 0.0 && pages > 0.0).then(|| eighths.saturating_sub(LOWEST).min(Bins::COUNT - 1))
     }
 
-    /// Returns the part of each bin's visits that misses a TLB of `entries` entries, 0 to 1.
-    fn missed(&self, entries: f64) -> Vec<f64> {
-        let used: Vec<Bin> = self.0.iter().copied().filter(|bin| bin.pages > 0.0).collect();
-        let time = characteristic_time(&used, entries);
-        let missed = |bin: &Bin| if bin.pages > 0.0 { (-bin.visits / bin.pages * time).exp() } else { 0.0 };
-        self.0.iter().map(missed).collect()
+    /// Returns the part of the visits in a bin with pages that misses the TLB, 0 to 1.
+    fn missed(&self, bin: usize) -> f64 {
+        (-self.bins[bin].visits / self.bins[bin].pages * self.time).exp()
     }
 }
 

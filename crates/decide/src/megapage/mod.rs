@@ -25,13 +25,13 @@ pub mod watermarks;
 use crate::pace::Rounds;
 use crate::scans::Scans;
 use crate::{Action, Answer, Fault, FaultSize, Outcome, Policy, Reason, Tick, region_at};
-use claims::{Caps, Grants, weight};
+use claims::{Left, weight};
 use fill_tracker::FillTracker;
 use gain::{Gains, is_sampled_base};
 use groups::Groups;
-use megapage_snapshot::{CostSource, HugePages, Leaf, PAGES, Process, ProcessId, Region, Sampling};
+use megapage_snapshot::{CostSource, HugePages, Leaf, PAGES, Process, ProcessId, Region};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, HugePage, PageSize};
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 use watermarks::Watermarks;
@@ -39,7 +39,7 @@ use watermarks::Watermarks;
 pub use parameters::Parameters;
 
 /// State of a process.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Account {
     /// Time at which the process was first seen.
     since: Duration,
@@ -68,7 +68,7 @@ pub struct Megapage {
     groups: Groups,
     accounts: BTreeMap<ProcessId, Account>,
     scans: Scans,
-    caps: Caps,
+    caps: Left,
     promotions: Rounds,
     promotions_quick: Rounds,
     zeroings: Rounds,
@@ -80,37 +80,33 @@ pub struct Megapage {
     more: bool,
 }
 
-/// A region that could become huge.
-#[derive(Clone, Copy, Debug)]
+/// A region that could become huge. The best is the greatest; of equals, the lower address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
-    /// Gain for each byte, weighted.
-    score: f64,
-    page: HugePage,
     /// True if the promotion pays for itself...
     pays: bool,
+    /// Gain for each byte, weighted.
+    score: Score,
+    page: Reverse<HugePage>,
     /// ...and soon.
     quick: bool,
 }
 
-impl PartialEq for Candidate {
-    fn eq(&self, other: &Candidate) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
+/// A finite score, in the order of numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Score(f64);
 
-impl Eq for Candidate {}
+impl Eq for Score {}
 
-impl PartialOrd for Candidate {
-    fn partial_cmp(&self, other: &Candidate) -> Option<Ordering> {
+impl PartialOrd for Score {
+    fn partial_cmp(&self, other: &Score) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-/// The best candidate is the greatest; of equals, the lower address.
-impl Ord for Candidate {
-    fn cmp(&self, other: &Candidate) -> Ordering {
-        let by_score = self.pays.cmp(&other.pays).then(self.score.total_cmp(&other.score));
-        by_score.then(other.page.cmp(&self.page))
+impl Ord for Score {
+    fn cmp(&self, other: &Score) -> Ordering {
+        self.0.total_cmp(&other.0)
     }
 }
 
@@ -131,6 +127,28 @@ impl Competitor<'_> {
     }
 }
 
+/// Competitors by rank, the highest first; of equals, the first. A competitor is pushed again when
+/// its rank changes.
+#[derive(Default)]
+struct Order(BinaryHeap<(Score, Reverse<usize>)>);
+
+impl Order {
+    fn push(&mut self, at: usize, rank: Option<Score>) {
+        self.0.extend(rank.map(|rank| (rank, Reverse(at))));
+    }
+
+    /// Returns the first competitor with its present `rank`, and drops former ranks before it.
+    fn top(&mut self, rank: impl Fn(usize) -> Option<Score>) -> Option<usize> {
+        while let Some((former, Reverse(at))) = self.0.peek() {
+            if rank(*at) == Some(*former) {
+                return Some(*at);
+            }
+            self.0.pop();
+        }
+        None
+    }
+}
+
 impl Megapage {
     /// Returns the policy with these constants.
     pub fn new(parameters: Parameters) -> Megapage {
@@ -140,7 +158,7 @@ impl Megapage {
             parameters,
             accounts: BTreeMap::new(),
             scans: Scans::default(),
-            caps: Caps::default(),
+            caps: Left::default(),
             promotions: Rounds::default(),
             promotions_quick: Rounds::default(),
             zeroings: Rounds::default(),
@@ -154,19 +172,15 @@ impl Megapage {
     fn track(&mut self, tick: &mut Tick<'_>, processes: &[&Process]) {
         self.accounts.retain(|id, _| tick.knows(*id));
         self.scans.retain(|id| tick.knows(*id));
-        self.caps = Caps::new(&self.parameters.claims, processes);
+        self.caps = Left::of_caps(&self.parameters.claims, processes);
         for process in processes {
             let parameters = &self.parameters;
             let account = self.accounts.entry(process.id).or_insert_with(|| Account {
                 since: tick.now(),
                 cpu: (process.cpu, tick.now()),
                 usage: 1.0,
-                sampled: None,
-                promoted: 0,
-                idle: 0,
-                fill_tracker: FillTracker::default(),
                 rescan: parameters.rescan,
-                streams_pay: false,
+                ..Account::default()
             });
             let (cpu, then) = account.cpu;
             let elapsed = tick.now().saturating_sub(then).as_secs_f64();
@@ -201,7 +215,7 @@ impl Megapage {
     /// Splits the least useful huge pages of processes above their caps.
     fn enforce_caps(&mut self, tick: &mut Tick<'_>, gains: &mut Gains) {
         for (at, process) in gains.processes.iter().enumerate() {
-            if self.caps.left(process.id).is_none_or(|left| left >= 0) {
+            if self.caps.least(process.id).is_none_or(|left| left >= 0) {
                 continue;
             }
             let mut regions: Vec<(f64, &Region)> = process
@@ -213,7 +227,7 @@ impl Megapage {
                 .collect();
             regions.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.page.cmp(&b.1.page)));
             for (_, region) in regions {
-                if self.caps.left(process.id).is_none_or(|left| left >= 0) {
+                if self.caps.least(process.id).is_none_or(|left| left >= 0) {
                     break;
                 }
                 match tick.demote(process, region, Reason::OverCap) {
@@ -234,23 +248,6 @@ impl Megapage {
         HUGE_2M as f64 + absent * self.parameters.bound_price * rise
     }
 
-    /// Returns true if samples will soon distinguish hot regions of this process from cold ones.
-    fn awaits_samples(&self, tick: &Tick<'_>, process: &Process) -> bool {
-        let tells = |sampling: &Sampling| sampling.tracker.tells_accesses();
-        let since = self.accounts.get(&process.id).map_or(tick.now(), |account| account.since);
-        tick.snapshot().sampling.as_ref().is_some_and(tells)
-            && tick.now().saturating_sub(since) < self.parameters.first_sample
-    }
-
-    /// Returns true if no tracker shows accesses, now or later, and the process was watched for
-    /// long enough. Its processor use is known then, but its hot regions are not. A full region
-    /// binds nothing more.
-    fn is_blind(&self, tick: &Tick<'_>, process: &Process) -> bool {
-        let since = self.accounts.get(&process.id).map_or(tick.now(), |account| account.since);
-        tick.snapshot().sampling.as_ref().is_some_and(|sampling| !sampling.tracker.tells_accesses())
-            && tick.now().saturating_sub(since) >= self.parameters.first_sample
-    }
-
     /// Notes the processes with enough gain from streams.
     fn note_streams(&mut self, gains: &mut Gains) {
         for (at, process) in gains.processes.iter().enumerate() {
@@ -266,6 +263,8 @@ impl Megapage {
 
     fn compete<'a>(&self, tick: &Tick<'_>, gains: &mut Gains<'a>) -> Vec<Competitor<'a>> {
         let machine = self.watermarks.nearness(tick.in_use());
+        let shows_accesses =
+            tick.snapshot().sampling.as_ref().map(|sampling| sampling.tracker.tells_accesses());
         let processes: &'a [&'a Process] = gains.processes;
         let mut huge = HugePages::default();
         let mut competitors: Vec<Competitor> = processes
@@ -273,18 +272,23 @@ impl Megapage {
             .enumerate()
             .map(|(at, process)| {
                 let weight = weight(&self.parameters.claims, process);
-                let usage = self.accounts.get(&process.id).map_or(1.0, |account| account.usage);
+                let account = self.accounts.get(&process.id);
+                let usage = account.map_or(1.0, |account| account.usage);
+                let since = account.map_or(tick.now(), |account| account.since);
+                let is_new = tick.now().saturating_sub(since) < self.parameters.first_sample;
                 let nearness = machine.max(self.groups.nearness(process));
                 let life = process.cpu.max(self.parameters.least_life).min(self.parameters.most_life);
                 let cost = self.parameters.copy_cost.as_secs_f64();
                 let least_gain = cost / life.as_secs_f64();
                 let quick_gain = cost / self.parameters.quick.as_secs_f64();
                 let short = self.groups.is_short(process);
-                let waits = self.awaits_samples(tick, process);
+                // Samples will soon distinguish its hot regions from cold ones.
+                let waits = shows_accesses == Some(true) && is_new;
                 let sampled = process.regions.iter().any(is_sampled_base);
-                let blind =
-                    self.is_blind(tick, process) && weight > 0.0 && usage >= self.parameters.blind_usage;
-                let streams_pay = self.accounts.get(&process.id).is_none_or(|account| account.streams_pay);
+                // No tracker shows its hot regions, now or later. A full region binds nothing more.
+                let hidden = shows_accesses == Some(false) && !is_new;
+                let blind = hidden && weight > 0.0 && usage >= self.parameters.blind_usage;
+                let streams_pay = account.is_none_or(|account| account.streams_pay);
                 let mut candidates: Vec<Candidate> = tick
                     .promotable(process)
                     .filter(|(_, region)| is_accessed(region) && !short)
@@ -298,8 +302,8 @@ impl Megapage {
                         let counts = weight > 0.0 && (streams_pay || !gain.streams());
                         let gain = gain.share;
                         Some(Candidate {
-                            score: gain * usage * weight / self.price(region, nearness),
-                            page: region.page,
+                            score: Score(gain * usage * weight / self.price(region, nearness)),
+                            page: Reverse(region.page),
                             pays: gain >= least_gain && counts || blind && region.present == PAGES,
                             quick: gain >= quick_gain && counts,
                         })
@@ -360,7 +364,7 @@ impl Megapage {
         let must_pay = self.parameters.guaranteed_pays;
         self.note_streams(gains);
         let mut competitors = self.compete(tick, gains);
-        let mut grants = Grants::new(&self.parameters.claims, gains.processes);
+        let mut grants = Left::of_grants(&self.parameters.claims, gains.processes);
         // Promotions leave free the memory above the low watermark, so that they never start a
         // recovery. At the watermark, full regions are still promoted: they bind nothing in
         // addition.
@@ -374,48 +378,44 @@ impl Megapage {
             false => self.parameters.guaranteed_turn,
         };
         let mut turns = self.turn;
+        let (mut by_gain, mut by_need) = (Order::default(), Order::default());
+        let mut changed: Vec<usize> = (0..competitors.len()).collect();
         while *work > 0 {
-            competitors.retain(|competitor| {
-                !competitor.candidates.is_empty()
-                    && self.caps.left(competitor.process.id).is_none_or(|left| left > 0)
-            });
-            let needy = || {
-                let counts = |competitor: &Competitor<'_>| {
-                    !must_pay || competitor.candidates.peek().is_some_and(|best| best.pays)
-                };
-                let below = competitors
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, competitor)| competitor.fulfilled() < 1.0 && counts(competitor));
-                let lowest = below.min_by(|a, b| a.1.fulfilled().total_cmp(&b.1.fulfilled()));
-                lowest.filter(|_| *patient > 0).map(|(at, _)| (at, Reason::GuaranteedShare))
+            let best = |at: usize| {
+                let best = competitors[at].candidates.peek()?;
+                self.caps.allow(competitors[at].process.id).then_some(best)
             };
-            let best = || {
-                let tops = competitors.iter().enumerate();
-                tops.filter_map(|(at, competitor)| competitor.candidates.peek().map(|best| (at, best)))
-                    .filter(|(_, best)| best.quick || best.pays && *patient > 0)
-                    .max_by(|a, b| a.1.score.total_cmp(&b.1.score).then(b.0.cmp(&a.0)))
-                    .map(|(at, _)| (at, Reason::Gain))
+            let pays = |best: &&Candidate| best.quick || best.pays && *patient > 0;
+            let gain = |at: usize| best(at).filter(pays).map(|best| best.score);
+            let need = |at: usize| {
+                let fulfilled = competitors[at].fulfilled();
+                let counts = |best: &&Candidate| *patient > 0 && fulfilled < 1.0 && (best.pays || !must_pay);
+                best(at).filter(counts).map(|_| Score(-fulfilled))
             };
+            for at in changed.drain(..) {
+                by_gain.push(at, gain(at));
+                by_need.push(at, need(at));
+            }
             let first = || {
-                let lacking =
-                    competitors.iter().enumerate().map(|(at, one)| (at, grants.lacking(one.process.id)));
-                let most = lacking.filter(|(_, lacking)| *lacking > 0).max_by_key(|(_, lacking)| *lacking);
-                most.map(|(at, _)| (at, Reason::GuaranteedShare))
+                let open = (0..competitors.len()).filter(|at| best(*at).is_some());
+                let lacking = open.map(|at| (grants.most(competitors[at].process.id), at)).max();
+                lacking.filter(|(lacking, _)| *lacking > 0)
             };
-            let guaranteed = turns.is_multiple_of(turn.max(1));
-            let chosen = if let Some(first) = first() {
-                Some(first)
-            } else if guaranteed {
+            let mut needy = || Some((by_need.top(need)?, Reason::GuaranteedShare));
+            let mut best = || Some((by_gain.top(gain)?, Reason::Gain));
+            let chosen = if let Some((_, at)) = grants.any().then(first).flatten() {
+                Some((at, Reason::GuaranteedShare))
+            } else if turns.is_multiple_of(turn.max(1)) {
                 needy().or_else(best)
             } else {
                 best().or_else(needy)
             };
             let Some((at, reason)) = chosen else { return false };
+            changed.push(at);
             let competitor = &mut competitors[at];
             let process = competitor.process;
             let Some(candidate) = competitor.candidates.pop() else { continue };
-            let Some(region) = region_at(process, candidate.page) else { continue };
+            let Some(region) = region_at(process, candidate.page.0) else { continue };
             let bytes = |pages: u16| f64::from(pages) * BASE_PAGE as f64;
             let absent = PAGES - region.present;
             let group = process.memory_limit.as_ref().and_then(|limit| rooms.get_mut(&limit.group));
@@ -442,7 +442,7 @@ impl Megapage {
                         *room -= bytes(bound);
                     }
                     competitor.huge += pages as u64;
-                    grants.take(process.id);
+                    grants.take(process.id, 1);
                     self.caps.take(process.id, pages);
                     turns += 1;
                     *work -= 1;
@@ -456,7 +456,7 @@ impl Megapage {
         }
         competitors.iter().any(|competitor| {
             competitor.candidates.peek().is_some_and(|best| best.quick)
-                && self.caps.left(competitor.process.id).is_none_or(|left| left > 0)
+                && self.caps.allow(competitor.process.id)
         })
     }
 
@@ -475,19 +475,19 @@ impl Megapage {
 /// the factor `alike`, 1 or more, from the best of all down. The order among processes stays the
 /// same.
 fn level(candidates: &mut [Candidate], alike: f64) {
-    let best = candidates.iter().map(|candidate| candidate.score).fold(0.0, f64::max);
+    let best = candidates.iter().map(|candidate| candidate.score.0).fold(0.0, f64::max);
     let width = alike.log2();
     if width <= 0.0 || best <= 0.0 {
         return;
     }
     let step = |score: f64| ((best / score).log2() / width).floor().min(1e6) as u64;
     let mut tops: BTreeMap<u64, f64> = BTreeMap::new();
-    for score in candidates.iter().map(|candidate| candidate.score).filter(|score| *score > 0.0) {
+    for score in candidates.iter().map(|candidate| candidate.score.0).filter(|score| *score > 0.0) {
         let top = tops.entry(step(score)).or_default();
         *top = top.max(score);
     }
-    for candidate in candidates.iter_mut().filter(|candidate| candidate.score > 0.0) {
-        candidate.score = tops[&step(candidate.score)];
+    for candidate in candidates.iter_mut().filter(|candidate| candidate.score.0 > 0.0) {
+        candidate.score.0 = tops[&step(candidate.score.0)];
     }
 }
 
@@ -542,7 +542,7 @@ impl Policy for Megapage {
             // Uses a block of the smaller size if the process would fill at least half of it.
             return if fill >= 0.5 { small } else { FaultSize::Base };
         }
-        let capped = self.caps.left(fault.process).is_some_and(|left| left <= 0);
+        let capped = !self.caps.allow(fault.process);
         if fault.present > 0 || capped || headroom.huge_available == 0 {
             return small;
         }

@@ -213,10 +213,8 @@ impl Account {
     /// what it has filled, it accesses far more than the last samples showed.
     pub(crate) fn is_burst(&self, candidates: &[Candidate], filling: bool) -> bool {
         let growth = self.growth * self.to_come;
-        let expected = |candidate: &Candidate| match filling {
-            true => f64::from(candidate.entries),
-            false => self.expected_after(candidate, growth),
-        };
+        let all = |it: &Candidate| filling.then_some(f64::from(it.entries));
+        let expected = |it| all(it).unwrap_or_else(|| self.expected_after(it, growth));
         let pages: f64 = candidates.iter().map(expected).sum();
         self.terms.promotes && pages * self.terms.first_access > BURST * self.capacity()
     }

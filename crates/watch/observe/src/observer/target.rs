@@ -409,7 +409,8 @@ impl Target {
         let Some(account) = &self.account else { return Ok(()) };
         let mut in_part = false;
         let expensive = account.is_too_expensive(&list);
-        let filling = self.is_filling();
+        let [then, _] = self.resident_then;
+        let filling = then > Bytes::ZERO && self.resident.saturating_sub(then).0 > then.0 / FILLING;
         if pass.tracker.clears_parts() && (expensive || account.is_burst(&list, filling)) {
             let parts = super::part::in_part(&list, &regions);
             // Now and then whole regions are sampled: parts do not show small hot spots beside
@@ -448,12 +449,6 @@ impl Target {
             _ => None,
         };
         Ok(())
-    }
-
-    /// Returns true if resident memory has grown by more than an eighth within the last two samples.
-    fn is_filling(&self) -> bool {
-        let then = self.resident_then[0];
-        then > Bytes::ZERO && self.resident.saturating_sub(then).0 > then.0 / FILLING
     }
 
     /// Charges the accesses since the window, and clears again if enough tokens are left.
