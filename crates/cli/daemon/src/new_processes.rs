@@ -20,8 +20,8 @@ const LARGE: usize = 128;
 /// of memory since.
 const GROWN: f64 = 0.25;
 
-/// Growth in regions from one snapshot to the next at which a process is being filled: 32 MiB. A
-/// probe from that time shows the filling, not the use of memory afterwards.
+/// Growth in regions from one snapshot to the next at which a process is being filled: 32 MiB.
+/// Samples and probes from that time show the filling, not the use of memory afterwards.
 const FILLING: usize = 16;
 
 /// Processes of the last snapshot.
@@ -47,12 +47,6 @@ struct Known {
 impl Known {
     fn new(now: Duration, regions: usize, samples: u64) -> Known {
         Known { since: now, regions, last_regions: regions, filled: now, enough: samples + ENOUGH_SAMPLES }
-    }
-
-    /// Returns the record for the next snapshot of the same process.
-    fn again(self, now: Duration, regions: usize) -> Known {
-        let is_filling = regions >= self.last_regions + FILLING;
-        Known { last_regions: regions, filled: if is_filling { now } else { self.filled }, ..self }
     }
 
     fn has_grown(&self, regions: usize) -> bool {
@@ -95,10 +89,15 @@ impl NewProcesses {
         let mut waits = false;
         for seen in seen {
             let Seen { regions, .. } = seen;
+            // A sample may be under way that began while the process was still being filled.
+            let fresh = Known::new(now, regions, seen.samples + 1);
             let known = match former.get(&seen.id) {
-                Some(known) if !known.has_grown(regions) => known.again(now, regions),
-                Some(_) => Known::new(now, regions, seen.samples),
                 None => Known::new(now, regions, 0),
+                Some(known) if known.has_grown(regions) => fresh,
+                Some(known) if regions >= known.last_regions + FILLING => {
+                    Known { since: known.since, regions: known.regions, ..fresh }
+                }
+                Some(known) => Known { last_regions: regions, ..*known },
             };
             self.0.insert(seen.id, known);
             let is_new = now.saturating_sub(known.since) < NEW && seen.base >= LARGE;
@@ -154,7 +153,8 @@ mod tests {
         let mut new_processes = NewProcesses::default();
         let at = Duration::from_secs;
         let mut note = |seconds, regions, probed| {
-            let process = seen(7, regions, 1);
+            // Each second brings a sample.
+            let process = seen(7, regions, seconds);
             new_processes.note(at(seconds), [process].into_iter(), &[(process.id, Some(at(probed)))])
         };
         assert!(!note(100, 300, 100));
@@ -164,6 +164,18 @@ mod tests {
         assert!(!note(104, 402, 103));
         assert!(note(129, 420, 103));
         assert!(!note(130, 426, 103), "time is up");
+    }
+
+    #[test]
+    fn a_sample_counts_if_it_began_once_the_process_is_filled() {
+        let mut new_processes = NewProcesses::default();
+        let mut note = |seconds, regions, samples| {
+            new_processes.note(Duration::from_secs(seconds), [seen(7, regions, samples)].into_iter(), &[])
+        };
+        assert!(note(100, 300, 0));
+        assert!(note(101, 400, 1), "it is being filled");
+        assert!(note(102, 401, 2), "the sample began while it was being filled");
+        assert!(!note(103, 402, 3));
     }
 
     #[test]
@@ -179,8 +191,9 @@ mod tests {
         assert!(!note(101, 200, 1, 100));
         assert!(!note(140, 327, 5, 100), "a little");
         assert!(note(141, 328, 5, 100), "by 256 MiB");
-        assert!(note(142, 328, 6, 100), "sampled since, but not probed");
-        assert!(!note(143, 328, 6, 141));
+        assert!(note(142, 328, 6, 142), "this sample was under way");
+        assert!(note(143, 328, 7, 100), "sampled since, but not probed");
+        assert!(!note(144, 328, 7, 141));
         assert!(note(150, 4000, 6, 141));
         assert!(!note(181, 4999, 6, 141), "time is up, and less than a quarter more");
         assert!(!note(182, 400, 6, 141));
