@@ -87,7 +87,7 @@ enum Command {
     },
 }
 
-/// An experiment, and how it is run.
+// An experiment, and how it is run.
 #[derive(Debug, clap::Args)]
 struct Run<E: Experiment + clap::Args> {
     #[command(flatten)]

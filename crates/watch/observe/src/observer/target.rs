@@ -38,9 +38,10 @@ const LEAST_WORK: Duration = Duration::from_millis(20);
 
 /// One in this many samples is whole while parts are taken only to avoid a burst.
 const WHOLE_EACH: u64 = 16;
-/// Growth of resident memory within two samples from which a process is filling its memory, as one
-/// in this many.
+/// Growth within two samples from which a process is filling its memory: one entry in this many...
 const FILLING: u64 = 8;
+/// ...or this many entries: 256 MiB of base pages.
+const FILLING_MOST: u64 = 1 << 16;
 
 /// Means for a step of a sample.
 pub(super) struct Pass<'a> {
@@ -109,8 +110,10 @@ pub(super) struct Target {
     /// charged.
     outstanding: BTreeMap<HugePage, Outstanding>,
     resident: Bytes,
-    /// Resident memory at the last sample but one, and at the last sample; 0 before them.
-    resident_then: [Bytes; 2],
+    /// Entries of all candidates: at the last sample but one, at the last sample, and now.
+    entries: [u64; 3],
+    /// Samples in part since the last whole one.
+    parts: u64,
 }
 
 impl Target {
@@ -137,7 +140,8 @@ impl Target {
             cpu_before: None,
             outstanding: BTreeMap::new(),
             resident: Bytes::ZERO,
-            resident_then: [Bytes::ZERO; 2],
+            entries: [0; 3],
+            parts: 0,
         }
     }
 
@@ -409,13 +413,14 @@ impl Target {
         let Some(account) = &self.account else { return Ok(()) };
         let mut in_part = false;
         let expensive = account.is_too_expensive(&list);
-        let [then, _] = self.resident_then;
-        let filling = then > Bytes::ZERO && self.resident.saturating_sub(then).0 > then.0 / FILLING;
+        let [then, _, entries] = &mut self.entries;
+        *entries = list.iter().map(|candidate| u64::from(candidate.entries)).sum();
+        let filling = *then > 0 && entries.saturating_sub(*then) > FILLING_MOST.min(*then / FILLING);
         if pass.tracker.clears_parts() && (expensive || account.is_burst(&list, filling)) {
             let parts = super::part::in_part(&list, &regions);
             // Now and then whole regions are sampled: parts do not show small hot spots beside
             // them.
-            let whole = self.shown.as_ref().is_some_and(|shown| shown.samples % WHOLE_EACH == WHOLE_EACH - 1);
+            let whole = self.parts >= WHOLE_EACH - 1;
             in_part =
                 if expensive { !parts.is_empty() } else { (filling || !whole) && stand_for_all(&regions) };
             list = if in_part { parts } else { list };
@@ -522,7 +527,8 @@ impl Target {
             (false, _) => self.window,
         };
         let window = if self.once { window.max(self.window / 4) } else { window };
-        self.resident_then = [self.resident_then[1], self.resident];
+        self.entries = [self.entries[1], self.entries[2], self.entries[2]];
+        self.parts = if in_part { self.parts + 1 } else { 0 };
         self.cycle = Some(Cycle {
             pages,
             ranges,

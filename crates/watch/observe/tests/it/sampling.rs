@@ -117,6 +117,7 @@ fn a_process_that_fills_its_memory_is_sampled_in_parts() {
         world.map_base(regions);
         watch(&world, &mut observer, SECOND);
     }
+    assert_eq!((world.cleared_times(), world.cleared_regions().len()), (10, 13));
     // Now it accesses all of it. A whole sample would cost 50 ms.
     world.set_touched_per_second(13 * 512);
     watch(&world, &mut observer, 2 * SECOND);
