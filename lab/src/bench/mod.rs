@@ -79,8 +79,8 @@ pub struct Retrieval {
     /// The search.
     #[command(flatten)]
     pub search: retrieval::Options,
-    /// Compare 4 KiB pages with megapage at these sizes, separated by commas, and say from which on it pays; all: 1m, 4m,
-    /// 16m and so on, up to the largest that fits. Takes 6 --runs or more
+    /// Compare 4 KiB pages with megapage at these sizes, separated by commas, and say from which on
+    /// it pays; all: 1m, 4m, 16m and so on, up to the largest that fits. Takes 6 --runs or more
     #[arg(long, value_name = "LIST", conflicts_with = "size", value_parser = sizes)]
     pub sizes: Option<Sizes>,
     /// Options of every bench.

@@ -45,7 +45,8 @@ pub use stalls::StallReport;
 /// What the experiments on a live machine have in common.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Live {
-    /// Configurations to compare, separated by commas: thp-never, thp-hard, megapage... [default: all]
+    /// Configurations to compare, separated by commas: thp-never, thp-hard, megapage... [default:
+    /// all]
     #[arg(long, value_delimiter = ',')]
     pub configurations: Vec<String>,
     /// Multiply sizes and waits by this, up to 1

@@ -54,7 +54,8 @@ pub struct RestartExperiment {
     /// Leave DPDK out
     #[arg(long, conflicts_with = "install")]
     pub alone: bool,
-    /// Allocators to compare with, separated by commas, as of megapage bench [default: each at its best]
+    /// Allocators to compare with, separated by commas, as of megapage bench [default: each at its
+    /// best]
     #[arg(long, value_delimiter = ',')]
     pub peers: Vec<String>,
 }
@@ -68,7 +69,8 @@ pub struct MallocExperiment {
     /// Leave DPDK out
     #[arg(long, conflicts_with = "install")]
     pub alone: bool,
-    /// Allocators to compare with, separated by commas, as of megapage bench [default: each at its best]
+    /// Allocators to compare with, separated by commas, as of megapage bench [default: each at its
+    /// best]
     #[arg(long, value_delimiter = ',')]
     pub peers: Vec<String>,
 }

@@ -19,8 +19,9 @@ megapage_units::named! {
     pub enum Kind {
         /// Reads at random, each of which waits for the one before, in all of the memory.
         Random = "random",
-        /// Follows links from page to page, one in each, in an order without a pattern, as who walks the headers of a buffer pool's
-        /// pages: the caches hold what is read, and no TLB the pages.
+        /// Follows links from page to page, one in each, in an order without a pattern, as who
+        /// walks the headers of a buffer pool's pages: the caches hold what is read, and no TLB the
+        /// pages.
         Linked = "linked",
         /// As `random`, in a part that caches and TLB cover.
         Small = "small",
@@ -28,8 +29,9 @@ megapage_units::named! {
         Sequential = "sequential",
         /// Small matrices in the caches.
         Compute = "compute",
-        /// A cache that keeps within a budget of resident memory: it looks at what is resident and holds fewer entries where that is
-        /// more. Two base pages in five of its memory are never touched: on huge pages they are resident as well.
+        /// A cache that keeps within a budget of resident memory: it looks at what is resident and
+        /// holds fewer entries where that is more. Two base pages in five of its memory are never
+        /// touched: on huge pages they are resident as well.
         Budgeted = "budgeted",
     }
 }

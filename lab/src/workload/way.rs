@@ -8,8 +8,8 @@ megapage_units::named! {
         Random = "random",
         /// Each read waits for the one before, in no order.
         Chase = "chase",
-        /// The same, but of one cache line in each base page, as of the headers of large objects: the lines fit caches, so
-        /// that what the program waits for is mostly translation.
+        /// The same, but of one cache line in each base page, as of the headers of large objects:
+        /// the lines fit caches, so that what the program waits for is mostly translation.
         Sparse = "sparse",
         /// One word after the other, into a checksum.
         Sequential = "sequential",
