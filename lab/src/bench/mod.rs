@@ -104,7 +104,7 @@ pub struct Release {
     pub common: Common,
 }
 
-/// A program that has nothing to gain: is it slower?
+/// Measure the slow-down of a program that has nothing to gain
 #[derive(Clone, Debug, clap::Args)]
 pub struct Idle {
     /// Multiply the work by this
@@ -115,7 +115,7 @@ pub struct Idle {
     pub common: Common,
 }
 
-/// A program that does nothing: what does starting it cost?
+/// Measure the cost of starting a program that does nothing
 #[derive(Clone, Debug, clap::Args)]
 pub struct Startup {
     /// Multiply the number of starts by this

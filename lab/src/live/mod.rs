@@ -42,7 +42,7 @@ pub use ksm::{Merging, RecoveryRow, RecoverySample};
 pub use promote::{Promote, PromoteRow};
 pub use stalls::StallReport;
 
-/// What the experiments on a live machine have in common.
+/// Options of all experiments on a live machine.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Live {
     /// Configurations to compare, separated by commas: thp-never, thp-hard, megapage... [default:
@@ -106,7 +106,7 @@ fn dry_run(configurations: Result<Vec<Configuration>>) -> Vec<String> {
     lines
 }
 
-/// How soon is a program relieved of its page walks, by khugepaged and by the daemon?
+/// Measure how soon khugepaged and the daemon relieve a program of its page walks
 #[derive(Clone, Debug, clap::Args)]
 pub struct PromoteExperiment {
     /// How.
@@ -135,7 +135,7 @@ impl Experiment for PromoteExperiment {
     }
 }
 
-/// Does Redis stay within its limit, and what does it notice of the daemon?
+/// Check that Redis stays within its memory limit, and measure the daemon's effect on its latency
 #[derive(Clone, Debug, clap::Args)]
 pub struct BloatExperiment {
     /// redis, recovery [default: both]
@@ -182,7 +182,7 @@ impl Experiment for BloatExperiment {
     }
 }
 
-/// Who finishes when, where programs that gain from huge pages compete with others?
+/// Measure when each program finishes where programs that gain from huge pages compete with others
 #[derive(Clone, Debug, clap::Args)]
 pub struct FairExperiment {
     /// How.
@@ -212,10 +212,10 @@ impl Experiment for FairExperiment {
     }
 }
 
-/// What does the daemon take for itself, and cost others, with nothing to do?
+/// Measure the daemon's own processor time, and its cost to others, with nothing to do
 #[derive(Clone, Debug, clap::Args)]
 pub struct CostExperiment {
-    /// How. It knows the policies alone.
+    /// The options. Only configurations with a policy can be chosen.
     #[command(flatten)]
     pub live: Live,
 }

@@ -37,7 +37,8 @@ const SLACK: Bytes = Bytes::mib(128);
 const WORKLOAD: Bytes = Bytes::mib(256);
 const ROOT: &str = "a pool of huge pages and a mount are root's";
 
-/// How soon is a program there again that finds its memory, compared with DPDK, and an index in it?
+/// Measure how soon a restarted program has its persistent memory again, compared with DPDK, and an
+/// index in it
 #[derive(Clone, Debug, clap::Args)]
 pub struct RestartExperiment {
     /// starts, sizes, index [default: all]
@@ -60,7 +61,7 @@ pub struct RestartExperiment {
     pub peers: Vec<String>,
 }
 
-/// What does allocating and freeing in a segment cost, by size, compared with DPDK?
+/// Measure the cost of allocating and freeing in a segment, by size, compared with DPDK
 #[derive(Clone, Debug, clap::Args)]
 pub struct MallocExperiment {
     /// Memory to allocate from, 64m to 64g; DPDK's bench needs 2600m

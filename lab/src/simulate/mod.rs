@@ -59,7 +59,7 @@ struct RunArgs {
     json: bool,
 }
 
-/// What runs, and on which machine.
+/// Options for the simulated workload and machine.
 #[derive(Debug, clap::Args)]
 struct MachineArgs {
     /// A generated workload (see megapage-lab simulate list)
@@ -99,7 +99,7 @@ struct MachineArgs {
 /// `--host-pages`.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum HostPagesArg {
-    /// Of the guest's size
+    /// Pages of the guest's size
     Same,
     /// Base pages
     Base,

@@ -17,10 +17,10 @@ megapage_units::named! {
     /// Work of a request.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
     pub enum Kind {
-        /// Reads at random, each of which waits for the one before, in all of the memory.
+        /// Random reads in all of the memory, each of which waits for the one before.
         Random = "random",
-        /// Follows links from page to page, one in each, in an order without a pattern, as who
-        /// walks the headers of a buffer pool's pages: the caches hold what is read, and no TLB the
+        /// Follows links from page to page, one in each page, in an order without a pattern, like a
+        /// walk over the page headers of a buffer pool. The caches hold the links; no TLB holds the
         /// pages.
         Linked = "linked",
         /// As `random`, in a part that caches and TLB cover.
@@ -29,9 +29,9 @@ megapage_units::named! {
         Sequential = "sequential",
         /// Small matrices in the caches.
         Compute = "compute",
-        /// A cache that keeps within a budget of resident memory: it looks at what is resident and
-        /// holds fewer entries where that is more. Two base pages in five of its memory are never
-        /// touched: on huge pages they are resident as well.
+        /// A cache that keeps within a budget of resident memory: it holds fewer entries when more
+        /// memory is resident. Two base pages in five of its memory are never touched: on huge pages
+        /// they are resident as well.
         Budgeted = "budgeted",
     }
 }
