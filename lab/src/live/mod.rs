@@ -135,7 +135,7 @@ impl Experiment for PromoteExperiment {
     }
 }
 
-/// Check that Redis stays within its memory limit, and measure the daemon's effect on its latency
+/// Check that Redis stays within its memory limit, and measure the daemon's effect on it
 #[derive(Clone, Debug, clap::Args)]
 pub struct BloatExperiment {
     /// redis, recovery [default: both]

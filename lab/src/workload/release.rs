@@ -13,8 +13,8 @@ megapage_units::named! {
     /// Objects that are freed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
     pub enum Case {
-        /// Four of five of 2 million small objects, each chosen at random: nearly every page keeps a
-        /// live one.
+        /// Four of five of 2 million small objects, each chosen at random: nearly every page keeps
+        /// a live one.
         Random = "random",
         /// Four of five runs of [`RUN`] consecutive allocations, of 2 million small objects: whole
         /// pages come free.

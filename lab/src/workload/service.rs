@@ -30,8 +30,8 @@ megapage_units::named! {
         /// Small matrices in the caches.
         Compute = "compute",
         /// A cache that keeps within a budget of resident memory: it holds fewer entries when more
-        /// memory is resident. Two base pages in five of its memory are never touched: on huge pages
-        /// they are resident as well.
+        /// memory is resident. Two base pages in five of its memory are never touched: on huge
+        /// pages they are resident as well.
         Budgeted = "budgeted",
     }
 }
