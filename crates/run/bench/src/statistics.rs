@@ -24,7 +24,7 @@ pub fn nanoseconds(time: Duration) -> u64 {
 pub enum Clock {
     /// On the wall
     Wall,
-    /// Of the processors, all threads together: steadier on a machine that others use too
+    /// Processor time of all threads: steadier on a machine that others use too
     Cpu,
 }
 

@@ -44,7 +44,8 @@
 //! loop {
 //!     // Serve, from the heap; and now and then, or when the listener becomes readable:
 //!     let Some(successor) = listener.wait(Duration::ZERO)? else { continue };
-//!     match listener.hand_over(successor, vec![heap.into_segment()], &Extras::default(), patience) {
+//!     let segments = vec![heap.into_segment()];
+//!     match listener.hand_over(successor, segments, &Extras::default(), patience) {
 //!         Ok(_) => break,
 //!         Err(kept) => {
 //!             eprintln!("{}", kept.error);
