@@ -649,9 +649,9 @@ int megapage_backing_of(const void *address,
 
 /**
  * Moves the ELF segments of the calling program onto huge pages: its code, its constants and, if
- * it has one thread, its data. Their addresses, contents and access stay. The memory is anonymous
- * from then on: /proc/PID/maps shows no file name for it. The program may go on while it is moved.
- * Calling it again is harmless.
+ * it has one thread, its data. Their addresses, contents and access stay. The memory is the
+ * process's own from then on, and /proc/PID/maps names no file for it. The program may go on while
+ * it is moved. Calling it again is harmless.
  *
  * pages: MEGAPAGE_REMAP_THP, MEGAPAGE_REMAP_2M or MEGAPAGE_REMAP_1G. libraries: names of libraries
  * to move besides, as the loader opens them, separated by colons, such as "libpython3.11.so.1.0";
@@ -665,9 +665,9 @@ int megapage_backing_of(const void *address,
  * wait for each other.
  *
  * Ownership: do not close a library opened with dlopen during the call. Never close one that is on
- * pages of the pool: its addresses could not be given back. mprotect and munmap of single base
- * pages on these fail (EINVAL). Locks (mlock) and advice (madvise) on the moved memory are lost:
- * give them afterwards.
+ * pages of the pool: its addresses could not be given back. On pages of the pool, mprotect and
+ * munmap of single base pages fail (EINVAL). Locks (mlock) and advice (madvise) on the moved
+ * memory are lost: give them afterwards.
  *
  * Errors: -ENOENT no library of that name is loaded; -EACCES the process may not make executable
  * what it has written (PR_SET_MDWE, a security module), other numbers if a seccomp filter refuses

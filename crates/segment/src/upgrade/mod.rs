@@ -81,9 +81,9 @@ const SOON: Duration = Duration::from_secs(2);
 /// Data and descriptors that the program itself passes on to its successor: its sockets, say.
 #[derive(Debug, Default)]
 pub struct Extras {
-    /// At most 64 KiB.
+    /// The data, at most 64 KiB.
     pub data: Vec<u8>,
-    /// At most 16.
+    /// The descriptors, at most 16.
     pub descriptors: Vec<OwnedFd>,
 }
 
