@@ -1,5 +1,5 @@
-// Prints the state of the library in this program: if it is loaded, the value of its variable, and
-// if any of a heap of 64 MiB is on huge pages.
+// Prints if the library is loaded, the value of its variable, and if any of a heap of 64 MiB is on
+// huge pages.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

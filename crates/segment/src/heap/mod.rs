@@ -12,7 +12,7 @@
 //! outside it. Every change of the metadata goes through the [`journal`], so that a kill at any
 //! moment leaves it consistent.
 //!
-//! Layout, in bytes from the end of the segment's own data: at 0 the heap's own header (64 bytes),
+//! Layout, in bytes from the end of the segment's own data. At 0 the heap's own header (64 bytes),
 //! at 4096 the journal, at 8192 the elements, side by side to the end.
 
 mod block;

@@ -337,8 +337,8 @@ fn reach(geometry: &Geometry) -> u64 {
 }
 
 /// Returns the sizes to time, in bytes. They are three quarters of the reach of the first level of
-/// the TLB; half, all and twice the reach of the second level; then a quarter of `most`, and
-/// `most`.
+/// the TLB, then half, all and twice the reach of the second. The last two are a quarter of `most`,
+/// and `most`.
 fn sizes(geometry: &Geometry, most: u64) -> Vec<u64> {
     let reach = reach(geometry);
     let rounded = |bytes: u64| (bytes / HUGE_2M as u64).max(1) * HUGE_2M as u64;

@@ -363,7 +363,7 @@ impl Model {
 /// found no touched page in them, or has not reached them. There are none unless it found others
 /// touched.
 ///
-/// A probe reads a few regions at a time, and would rarely meet the hot ones of a process that uses
+/// A probe reads a few regions at a time. It would rarely meet the hot ones of a process that uses
 /// a small part of its memory. It still reads some quiet ones: accesses move, and a first sample
 /// covers only a few pages of each region for a short time.
 fn quiet(process: &Process) -> BTreeMap<HugePage, u16> {
