@@ -38,8 +38,8 @@ pub(crate) struct Args {
     /// [default: counter for scrape, else gauge]
     #[arg(long, value_name = "counter|gauge")]
     kind: Option<Kind>,
-    /// The time that a count is divided by: seconds of the service's processor time, or of the clock
-    /// [default: cpu]
+    /// The time that a count is divided by: seconds of the service's processor time, or of the
+    /// clock [default: cpu]
     #[arg(long, value_name = "cpu|second")]
     per: Option<Per>,
     /// Smaller values of prometheus, scrape and command are better

@@ -96,7 +96,7 @@ pub struct Release {
     /// Multiply sizes by this
     #[arg(long, default_value_t = 1.0, value_parser = scale(4.0))]
     pub scale: f64,
-    /// How memory is waited for.
+    /// Options of the wait.
     #[command(flatten)]
     pub wait: ReleaseOptions,
     /// Options of every bench.

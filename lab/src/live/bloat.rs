@@ -1,6 +1,6 @@
-//! Redis in three phases, in a memory group with a limit above the need of base pages: many values
-//! are set, most are deleted at random, larger ones are set. Filling the holes with zeros exceeds
-//! the limit.
+//! Redis in three phases, in a memory group with a limit above the need of base pages. Many values
+//! are set, most are deleted at random, larger ones are set. If the holes are filled with zeros,
+//! memory exceeds the limit.
 
 use super::configuration::{OURS, OURS_ALWAYS, Running};
 use super::redis::{Ended, Redis};

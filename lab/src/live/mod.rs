@@ -109,7 +109,7 @@ fn dry_run(configurations: Result<Vec<Configuration>>) -> Vec<String> {
 /// Measure how soon khugepaged and the daemon relieve a program of its page walks
 #[derive(Clone, Debug, clap::Args)]
 pub struct PromoteExperiment {
-    /// How.
+    /// Options of all live experiments.
     #[command(flatten)]
     pub live: Live,
 }
@@ -140,7 +140,7 @@ impl Experiment for PromoteExperiment {
 pub struct BloatExperiment {
     /// redis, recovery [default: both]
     pub cases: Vec<String>,
-    /// How.
+    /// Options of all live experiments.
     #[command(flatten)]
     pub live: Live,
 }
@@ -185,7 +185,7 @@ impl Experiment for BloatExperiment {
 /// Measure when each program finishes where programs that gain from huge pages compete with others
 #[derive(Clone, Debug, clap::Args)]
 pub struct FairExperiment {
-    /// How.
+    /// Options of all live experiments.
     #[command(flatten)]
     pub live: Live,
 }
@@ -347,8 +347,8 @@ impl Stage<'_> {
         self.warm_for(bytes, Duration::ZERO)
     }
 
-    /// Does the same as [`Stage::warm`], for work that begins at once and takes no longer than 2 s:
-    /// a host that gets reports of free memory does not take it back meanwhile.
+    /// Does the same as [`Stage::warm`], for work that begins at once and takes no longer than 2 s.
+    /// In that time a host that gets reports of free memory does not take it back.
     fn warm_now(&mut self, bytes: u64) -> Result<Bytes> {
         self.warm_for(bytes, REPORTED_AFTER)
     }

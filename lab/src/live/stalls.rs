@@ -1,5 +1,5 @@
-//! Speed of the recovery of bloat, and its effects on a program: a probe times its touches while
-//! its memory is promoted and recovered, beside an equal one that no process acts on.
+//! Speed of the recovery of bloat, and its effects on a program. A probe times its touches while
+//! its memory is promoted and recovered, beside an equal probe that no process acts on.
 
 use super::ksm::{self, Merging, RecoverySample, Seen};
 use super::worker::Worker;
@@ -33,8 +33,8 @@ const STALL_NS: u64 = 5_000_000;
 const UNBOUND: Bytes = Bytes::gib(64);
 /// Longest time for a list of actions.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Times in a round that the probe is promoted and recovered as the daemon does it: a thousandth of
-/// the touches is to be more than a few of them.
+/// Times in a round that the probe is promoted and recovered as the daemon does it. With these, a
+/// thousandth of the touches is more than a few.
 const TURNS: u32 = 3;
 /// The daemon's default priority.
 const NICE: i32 = -10;

@@ -127,8 +127,8 @@ impl Experiment for RestartExperiment {
     }
 
     fn needs(&self) -> Needs {
-        // The index once more on the heap, to compare its answers, and two threads' counts: 2 GB
-        // each from 1 GiB of postings on, and in proportion below.
+        // A second index on the heap, to compare its answers, and the counts of two threads. The
+        // counts take 2 GB each from 1 GiB of postings on, and in proportion below.
         let besides = if self.wants("index") { self.heap() } else { WORKLOAD };
         needs(self.pool() + besides, self.alone)
     }

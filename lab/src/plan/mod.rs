@@ -70,7 +70,7 @@ pub struct KindReport {
     pub predicted: Option<[f64; 3]>,
     /// The plan's verdict.
     pub verdict: String,
-    /// And its reason.
+    /// The reason for the verdict.
     pub why: String,
     /// Hosts that it was recorded on.
     pub hosts: usize,

@@ -37,8 +37,8 @@ pub struct Options {
     pub scale: f64,
     /// The wait after the last free.
     pub wait: Duration,
-    /// True if it allocates and frees a little while waiting, as a living program does: allocators
-    /// that give back memory as a side effect of the next call do it only then.
+    /// True if it allocates and frees a little while waiting, as a living program does. Some
+    /// allocators release memory only as a side effect of the next call.
     pub trickle: bool,
 }
 

@@ -82,8 +82,8 @@ impl Service {
         // Not touched by the allocator: the pages come from the kernel.
         let mut memory = vec![0u64; words];
         let touched = |page: usize| options.kind != Kind::Budgeted || page % 5 < TOUCHED;
-        // Random reads use memory that was touched out of order, as after a while of use: some
-        // processors hold consecutive page frames in one entry of the TLB.
+        // Random reads use memory that was touched out of order, as after some time of use. In
+        // order, some processors would hold consecutive page frames in one TLB entry.
         let pages = memory.len() / WORDS;
         let mut order: Vec<usize> = (0..pages).filter(|page| touched(*page)).collect();
         let mut random = Random::new(61);
