@@ -307,7 +307,7 @@ impl Steady {
     }
 }
 
-/// Compares each run with those of the same round: a machine has better minutes and worse ones.
+/// Compares each run with those of the same round, since the speed of a machine changes over time.
 fn compare(rows: &mut [BloatRow]) {
     let ended = |sample: &Sample| sample.rss_bytes[2].map(|bytes| bytes as f64);
     let of = |rows: &[BloatRow], name: &str, value: fn(&Sample) -> Option<f64>| -> Vec<(u32, f64)> {
