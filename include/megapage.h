@@ -47,17 +47,18 @@
 #define MEGAPAGE_1G 1073741824
 
 /**
- * What is left of that name is removed first, the memory is fresh; files stay behind.
+ * Removes existing files of that name first: the memory is fresh. The new files stay behind.
  */
 #define MEGAPAGE_UNLINK_EXISTING 0
 
 /**
- * As before, and the files lose their names at once: nothing stays behind.
+ * As MEGAPAGE_UNLINK_EXISTING, and the new files lose their names at once: nothing stays behind.
  */
 #define MEGAPAGE_UNLINK_ALWAYS 1
 
 /**
- * What is there is reused, old bytes included. A process that can become the user can read what the program left.
+ * Reuses existing files, old bytes included. A process that can become the user can read the data
+ * that the program left.
  */
 #define MEGAPAGE_UNLINK_NEVER 2
 
@@ -67,19 +68,19 @@
 #define MEGAPAGE_SINGLE_FILE 0
 
 /**
- * A file for each page.
+ * Each page in a separate file.
  */
 #define MEGAPAGE_FILE_PER_PAGE 1
 
 /**
- * For node: wherever the kernel takes pages from.
+ * For node: any node that the kernel chooses.
  */
 #define MEGAPAGE_ANY_NODE -1
 
 /**
- * Flag of megapage_options: the page tables are filled for pages that are reused, too, about 0.3 ms for each GiB on pages
- * of 2 MiB. Without it opening them takes the same time whatever the size, and the first access to each page takes a minor
- * fault.
+ * Flag of megapage_options: also fills the page tables for reused pages. This takes about 0.3 ms
+ * for each GiB on pages of 2 MiB. Without it the time to open does not depend on the size, and the
+ * first access to each page takes a minor fault.
  */
 #define MEGAPAGE_POPULATE 1
 
@@ -89,12 +90,13 @@
 #define MEGAPAGE_ZEROED 1
 
 /**
- * Flag of megapage_advise: what is there already is put on huge pages now, as far as the kernel finds any.
+ * Flag of megapage_advise: moves present memory onto huge pages now, as far as the kernel finds
+ * any.
  */
 #define MEGAPAGE_ADVISE_NOW 1
 
 /**
- * Flag of megapage_advise: all memory of the range is made present, as if it had been written to.
+ * Flag of megapage_advise: makes all memory of the range present, as if it had been written to.
  */
 #define MEGAPAGE_ADVISE_POPULATE 2
 
@@ -104,35 +106,38 @@
 #define MEGAPAGE_REMAP_THP 1
 
 /**
- * For megapage_remap_self: pages of 2 MiB from the pool for what is never written, transparent huge pages for data.
+ * For megapage_remap_self: pages of 2 MiB from the pool for memory that is never written,
+ * transparent huge pages for data.
  */
 #define MEGAPAGE_REMAP_2M 2
 
 /**
- * For megapage_remap_self: the same, with pages of 1 GiB from the pool for the whole GiB of a segment.
+ * For megapage_remap_self: as MEGAPAGE_REMAP_2M, with pages of 1 GiB from the pool for each whole
+ * GiB of a segment.
  */
 #define MEGAPAGE_REMAP_1G 3
 
 /**
- * Flag of megapage_remap_self: it fails where anything is not obtained.
+ * Flag of megapage_remap_self: fails if anything is not obtained.
  */
 #define MEGAPAGE_REMAP_REQUIRE 1
 
 /**
- * A pool that is open: the directory of one application. 0 is none. Whatever was closed is never given again.
+ * An open pool: the directory of one application. 0 is none. The number of a closed pool, segment,
+ * heap or listener is never used again.
  */
 typedef uint64_t megapage_pool;
 
 /**
- * What segment is wanted. Fill it with megapage_options_init, then change what should differ.
+ * Options for opening a segment. Fill them in with megapage_options_init, then change some.
  */
 typedef struct megapage_options {
   /**
-   * Bytes, rounded up to whole pages. One that is reused and larger stays as it is.
+   * Size in bytes, rounded up to whole pages. A reused segment that is larger keeps its size.
    */
   uint64_t size;
   /**
-   * Bytes that it may ever grow to, fixed when it is made; 0: its size.
+   * The most bytes that it may ever grow to, fixed when it is made; 0: its size.
    */
   uint64_t most;
   /**
@@ -148,7 +153,8 @@ typedef struct megapage_options {
    */
   int32_t node;
   /**
-   * The permission bits of its files; init gives 0600. Their directory lets in the user alone all the same.
+   * The permission bits of its files; init gives 0600. Their directory admits only the user in
+   * any case.
    */
   uint32_t mode;
   /**
@@ -162,12 +168,12 @@ typedef struct megapage_options {
 } megapage_options;
 
 /**
- * A segment that is open. 0 is none.
+ * An open segment. 0 is none.
  */
 typedef uint64_t megapage_segment;
 
 /**
- * What is known of a segment.
+ * Properties of a segment.
  */
 typedef struct megapage_segment_info {
   /**
@@ -175,11 +181,11 @@ typedef struct megapage_segment_info {
    */
   uint64_t address;
   /**
-   * Bytes that it has, what it keeps for itself included.
+   * Its size in bytes, including what it keeps for itself.
    */
   uint64_t size;
   /**
-   * Bytes that it may grow to.
+   * The most bytes that it may grow to.
    */
   uint64_t most;
   /**
@@ -187,7 +193,7 @@ typedef struct megapage_segment_info {
    */
   uint64_t page_size;
   /**
-   * Pages that the kernel has just given when it was opened: zeros.
+   * Pages that the kernel gave when it was opened: zeros.
    */
   uint64_t fresh_pages;
   /**
@@ -199,19 +205,19 @@ typedef struct megapage_segment_info {
    */
   uint64_t dirty_pages;
   /**
-   * How many times it has been opened again since it was made.
+   * Number of times that owners have opened it again since it was made.
    */
   uint64_t openings;
   /**
-   * 1 where its pages come from a hugetlb pool, 0 where it is on base pages.
+   * 1 if its pages come from a hugetlb pool, 0 if it is on base pages.
    */
   uint32_t hugetlb;
   /**
-   * 1 for its owner, 0 for who maps what another owns.
+   * 1 for its owner, 0 for a process that maps another's segment.
    */
   uint32_t owner;
   /**
-   * 1 where it lies at the address at which it lay the last time, or where its owner has it.
+   * 1 if it is at the same address as the last time, or as in its owner.
    */
   uint32_t same_address;
   /**
@@ -221,13 +227,13 @@ typedef struct megapage_segment_info {
 } megapage_segment_info;
 
 /**
- * A heap that is open. 0 is none.
+ * An open heap. 0 is none.
  */
 typedef uint64_t megapage_heap;
 
 /**
- * Leads to a block of a heap, in this run and after a restart. It may be stored anywhere, in other blocks, too.
- * {0, 0} is none.
+ * Leads to a block of a heap, in this run and after a restart. It may be stored anywhere, also in
+ * other blocks. {0, 0} is none.
  */
 typedef struct megapage_handle {
   /**
@@ -241,37 +247,37 @@ typedef struct megapage_handle {
 } megapage_handle;
 
 /**
- * Where this process waits for its successor. 0 is none.
+ * A socket at which this process waits for its successor. 0 is none.
  */
 typedef uint64_t megapage_listener;
 
 /**
- * What a range of addresses is mapped with, as the kernel says. In bytes; they do not overlap.
+ * Backing of a range of addresses, as the kernel reports it. In bytes; the sizes do not overlap.
  */
 typedef struct megapage_backing {
   /**
-   * On pages of 1 GiB from a pool.
+   * Bytes on pages of 1 GiB from a pool.
    */
   uint64_t hugetlb_1g;
   /**
-   * On pages of 2 MiB from a pool.
+   * Bytes on pages of 2 MiB from a pool.
    */
   uint64_t hugetlb_2m;
   /**
-   * On transparent huge pages of 2 MiB.
+   * Bytes on transparent huge pages of 2 MiB.
    */
   uint64_t thp;
   /**
-   * On smaller pages.
+   * Bytes on smaller pages.
    */
   uint64_t base;
   /**
-   * Not present: never touched, given back, or swapped out.
+   * Bytes not present: never touched, given back, or swapped out.
    */
   uint64_t absent;
   /**
-   * 1 where the kernel tells it page by page (Linux 6.7); 0 where what the mappings of the range have in all was taken
-   * for it.
+   * 1 if the kernel reports each page (Linux 6.7). 0 if these are the totals of the mappings
+   * that the range touches, each at most the range.
    */
   uint32_t exact;
   /**
@@ -281,19 +287,20 @@ typedef struct megapage_backing {
 } megapage_backing;
 
 /**
- * What came of megapage_remap_self. In bytes, where nothing else is said.
+ * Result of megapage_remap_self. In bytes, unless stated otherwise.
  */
 typedef struct megapage_remapped {
   /**
-   * What lies in whole blocks of 2 MiB of the segments that were looked at.
+   * Bytes in whole blocks of 2 MiB of the inspected segments.
    */
   uint64_t possible;
   /**
-   * What of it is on huge pages now, as the kernel says (smaps), moved by this call or before.
+   * Those of them on huge pages now, as the kernel reports (smaps): moved by this call or
+   * before.
    */
   uint64_t huge;
   /**
-   * What of it the kernel was asked to give huge pages when it is touched (.bss).
+   * Those of them that the kernel was asked to back with huge pages on first touch (.bss).
    */
   uint64_t advised;
   /**
@@ -301,11 +308,11 @@ typedef struct megapage_remapped {
    */
   uint64_t nanoseconds;
   /**
-   * Nanoseconds of them that the kernel took for the pages.
+   * Those of them that the kernel took for the pages.
    */
   uint64_t pages_nanoseconds;
   /**
-   * Threads of the process when it began: with more than one, data was left where it is.
+   * Threads of the process when the call began. With more than one, data was not moved.
    */
   uint32_t threads;
   /**
@@ -319,35 +326,38 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * What went wrong in the last call of this thread that failed, in one line. Empty where none has failed. The string
- * is the library's, and valid until the next call of this thread that fails.
+ * Returns the message of this thread's last failed call, in one line; empty if none has failed.
+ * The string belongs to the library. It is valid until the next failed call of this thread.
  */
 const char *megapage_message(void);
 
 /**
- * The version of the library, such as "0.1.0". The string is the library's.
+ * Returns the version of the library, such as "0.1.0". The string belongs to the library.
  */
 const char *megapage_version(void);
 
 /**
- * The type number for a name such as "index/2" (FNV-1a, 64 bits); 0 for a null pointer.
+ * Returns the type number for a name such as "index/2" (FNV-1a, 64 bits); 0 for a null pointer.
  */
 uint64_t megapage_tag(const char *name);
 
 /**
- * Opens the pool of this user and application on a hugetlbfs with pages of page_size, and makes it where there is none.
- * A mount that has it already is taken first. Where none is mounted, root mounts one below /run/megapage.
+ * Opens the pool of this user and application, on a hugetlbfs with pages of page_size. Makes the
+ * pool if there is none. A mount that holds the pool already is preferred. If no such hugetlbfs is
+ * mounted, root mounts one below /run/megapage.
  *
  * application: 1 to 64 letters, digits, '-', '_' and '.', the first a letter or digit.
- * Errors: -ENODEV no hugetlbfs, -EPERM it is not this user's own, -EINVAL.
+ *
+ * Errors: -ENODEV no hugetlbfs; -EPERM the pool is not this user's own; -EINVAL.
  */
 int megapage_pool_open(const char *application,
                        uint64_t page_size,
                        megapage_pool *pool);
 
 /**
- * The same in a directory of the caller's choice, an absolute path without symbolic links. Where it is not on
- * hugetlbfs, segments are on base pages, in units of page_size: so programs run, slower, where no huge page is.
+ * Opens or makes a pool, as megapage_pool_open does, in a directory of the caller's choice. The
+ * directory is an absolute path without symbolic links. If it is not on hugetlbfs, segments are on
+ * base pages, in units of page_size. Programs then run without huge pages, only slower.
  */
 int megapage_pool_open_in(const char *directory,
                           const char *application,
@@ -355,29 +365,31 @@ int megapage_pool_open_in(const char *directory,
                           megapage_pool *pool);
 
 /**
- * Closes a pool. Segments of it that are open stay so.
+ * Closes a pool. Its open segments stay open.
  */
 int megapage_pool_close(megapage_pool pool);
 
 /**
- * Removes a segment, whatever state it is in. memory: the bytes that its files held; may be null.
+ * Removes a segment, whatever state it is in. memory: receives the bytes that its files held; may
+ * be null.
  *
- * Errors: -ENOENT there is none, -EBUSY it is open somewhere, -EPERM it holds what is not ours.
+ * Errors: -ENOENT there is none; -EBUSY it is open somewhere; -EPERM it holds a foreign file.
  */
 int megapage_pool_remove(megapage_pool pool, const char *segment, uint64_t *memory);
 
 /**
- * Fills in what is wanted mostly: fresh memory of size bytes, in one file, of any node, for its user alone.
+ * Fills in the defaults: fresh memory of size bytes, in one file, on any node, for its user only.
  */
 int megapage_options_init(struct megapage_options *options,
                           uint64_t size);
 
 /**
- * Opens a segment as its owner, and makes it where there is none. All its pages are there when this returns: no access
- * raises SIGBUS for want of them. Those that are reused are mapped without being touched (see MEGAPAGE_POPULATE).
+ * Opens a segment as its owner, and makes it if there is none. All its pages are allocated when
+ * this returns: no access raises SIGBUS for lack of a page. Reused pages are mapped without being
+ * touched (see MEGAPAGE_POPULATE).
  *
- * Errors: -ENOMEM the pool is too small, -EBUSY another process has it, -EEXIST one of another shape is to be reused,
- * -EBADMSG what is to be reused is damaged, -EINVAL.
+ * Errors: -ENOMEM the pool is too small; -EBUSY another process has it; -EEXIST the segment to be
+ * reused has another shape; -EBADMSG the segment to be reused is damaged; -EINVAL.
  */
 int megapage_segment_open(megapage_pool pool,
                           const char *name,
@@ -385,17 +397,18 @@ int megapage_segment_open(megapage_pool pool,
                           megapage_segment *segment);
 
 /**
- * Maps a segment where its owner has it, to read and write what is in it. While it is open it is not removed.
+ * Maps a segment at its owner's address, to read and write its contents. It cannot be removed
+ * while it is open.
  *
- * Errors: -ENOENT, -EADDRINUSE something of this process is at that address.
+ * Errors: -ENOENT; -EADDRINUSE this process already uses that address.
  */
 int megapage_segment_share(megapage_pool pool,
                            const char *name,
                            megapage_segment *segment);
 
 /**
- * Makes a segment that ends with this process: on hugetlb pages of page_size, or with hugetlb 0 on base pages. It may
- * grow to most bytes; 0: its size.
+ * Makes a segment that ends with this process: on hugetlb pages of page_size, or on base pages if
+ * hugetlb is 0. It may grow to most bytes; 0: its size.
  */
 int megapage_segment_in_memory(const char *name,
                                uint64_t page_size,
@@ -405,34 +418,37 @@ int megapage_segment_in_memory(const char *name,
                                megapage_segment *segment);
 
 /**
- * What is known of a segment.
+ * Returns the properties of a segment.
  */
 int megapage_segment_about(megapage_segment segment, struct megapage_segment_info *about);
 
 /**
- * All memory of a segment that is not its own, as one piece: for programs that keep no heap in it. From then on all of
- * its pages count as dirty. The memory is valid until the segment is closed.
+ * Returns all memory of a segment except its header, as one piece: for programs that keep no heap
+ * in it. All its pages count as dirty from then on. The memory is valid until the segment is
+ * closed.
  */
 int megapage_segment_memory(megapage_segment segment,
                             void **address,
                             uint64_t *length);
 
 /**
- * Has a segment grow to at least size bytes, with fresh pages. On an error it is as large as before.
+ * Grows a segment to at least size bytes, with fresh pages. On an error its size is unchanged.
  *
- * Errors: -ENOSPC beyond what it may grow to, -ENOMEM the pool is too small.
+ * Errors: -ENOSPC size exceeds its maximum; -ENOMEM the pool is too small.
  */
 int megapage_segment_grow(megapage_segment segment,
                           uint64_t size);
 
 /**
- * Unmaps a segment. Its files stay, unless they were unlinked. All pointers into it are invalid from then on.
+ * Unmaps a segment. Its files stay, unless they were unlinked. All pointers into it are invalid
+ * from then on.
  */
 int megapage_segment_close(megapage_segment segment);
 
 /**
- * Opens a segment, as megapage_segment_open does, and the heap in it, or makes one where there is none. found, which may
- * be null, is 1 for a heap that was there. What a process that was killed has left half done is completed.
+ * Opens a segment, as megapage_segment_open does, and the heap in it. Makes a heap if there is
+ * none. found: receives 1 if there was a heap, else 0; may be null. An operation that a killed
+ * process has left unfinished is completed.
  *
  * Errors: as megapage_segment_open.
  */
@@ -443,26 +459,29 @@ int megapage_heap_open(megapage_pool pool,
                        uint32_t *found);
 
 /**
- * Maps the heap of another process where that has it, to read and write what is in it: megapage_heap_block and
- * megapage_heap_root work, nothing is allocated or freed (-EPERM).
+ * Maps another process's heap at its owner's address, to read and write its contents.
+ * megapage_heap_block and megapage_heap_root work; allocating and freeing fail with -EPERM.
  *
- * Errors: -ENOENT, -ENODATA there is no heap in it, -EADDRINUSE.
+ * Errors: -ENOENT; -ENODATA the segment holds no heap; -EADDRINUSE.
  */
 int megapage_heap_share(megapage_pool pool,
                         const char *name,
                         megapage_heap *heap);
 
 /**
- * What is known of the segment that a heap is in.
+ * Returns the properties of the segment that holds a heap.
  */
 int megapage_heap_about(megapage_heap heap, struct megapage_segment_info *about);
 
 /**
- * Allocates length bytes at a multiple of alignment (a power of two up to 1 GiB, in the segment and in memory; 0: 64).
- * flags: 0 or MEGAPAGE_ZEROED; without it the bytes may be anything that was there before. tag: the type of what
- * will be in it, a number of the program's own (megapage_tag). The heap grows where it may and has to.
+ * Allocates length bytes. The heap grows if it has to and may.
  *
- * Errors: -ENOSPC, -ENOMEM the pool is too small to grow, -EINVAL, -EPERM the heap is another process's.
+ * alignment: a power of two up to 1 GiB, in the segment and in memory; 0: 64. flags: 0 or
+ * MEGAPAGE_ZEROED; without it the bytes may hold old contents. tag: the type of the contents, a
+ * number that the program chooses (see megapage_tag).
+ *
+ * Errors: -ENOSPC; -ENOMEM the pool is too small to grow; -EINVAL; -EPERM another process owns the
+ * heap.
  */
 int megapage_heap_allocate(megapage_heap heap,
                            uint64_t length,
@@ -472,30 +491,31 @@ int megapage_heap_allocate(megapage_heap heap,
                            struct megapage_handle *handle);
 
 /**
- * Gives back what a handle leads to. It, and every copy of it, leads to nothing from then on, and pointers to it to
- * whatever comes there.
+ * Frees the block that a handle leads to. The handle and all copies of it lead to nothing from
+ * then on. Pointers into the block are invalid.
  *
- * Errors: -ESTALE it leads to nothing, -EBUSY it is the root.
+ * Errors: -ESTALE the handle leads to nothing; -EBUSY the block is the root.
  */
 int megapage_heap_free(megapage_heap heap,
                        struct megapage_handle handle);
 
 /**
- * Makes what a handle leads to length bytes long. Where it cannot grow in its place it is copied, to a multiple of 64,
- * and the handle is changed; a root moves along. Bytes beyond the old length may be anything. On an error all is as
- * before.
+ * Makes the block that a handle leads to length bytes long. A block that cannot grow in its place
+ * is copied, to a multiple of 64. The handle is then changed, and the root if it was this block.
+ * Bytes beyond the old length may be anything. On an error nothing has changed.
  *
- * Errors: -ESTALE, -ENOSPC, -EINVAL.
+ * Errors: -ESTALE; -ENOSPC; -EINVAL.
  */
 int megapage_heap_resize(megapage_heap heap,
                          struct megapage_handle *handle,
                          uint64_t length);
 
 /**
- * Where a block is: its address, and its length in bytes (which may be null). Valid until it is freed or resized, or the
- * heap is closed. After a restart the address may be another: keep handles, not pointers.
+ * Returns the address of a block, and its length in bytes. length may be null. Both are valid
+ * until the block is freed or resized, or the heap is closed. The address may be another after a
+ * restart: store handles, not pointers.
  *
- * Errors: -ESTALE it was freed, or is of another heap, -EPROTOTYPE it is of another type than tag.
+ * Errors: -ESTALE the block was freed, or is of another heap; -EPROTOTYPE its type is not tag.
  */
 int megapage_heap_block(megapage_heap heap,
                         struct megapage_handle handle,
@@ -504,24 +524,25 @@ int megapage_heap_block(megapage_heap heap,
                         uint64_t *length);
 
 /**
- * The first block of a type, in the order in which they lie: how a program finds what it had not stored a handle to.
- * Looks at every block. {0, 0} where there is none.
+ * Returns the first block of a type, by address; {0, 0} if there is none. It is for blocks to
+ * which the program has stored no handle. Looks at every block.
  */
 int megapage_heap_find(megapage_heap heap,
                        uint64_t tag,
                        struct megapage_handle *handle);
 
 /**
- * What megapage_heap_set_root was given last, in this run or before: the one handle that is found without another.
- * {0, 0} where there is none.
+ * Returns the root: the block that megapage_heap_set_root was given last, in this run or before.
+ * {0, 0} if there is none. No other handle is needed to find it.
  */
 int megapage_heap_root(megapage_heap heap,
                        struct megapage_handle *handle);
 
 /**
- * Lets a later process find a block. One step: a kill leaves the old root or the new one. {0, 0}: no root.
+ * Sets the root: the block that a later process finds with megapage_heap_root. This is one step: a
+ * kill leaves the old root or the new one. {0, 0}: no root.
  *
- * Errors: -ESTALE, -EPERM the heap is another process's.
+ * Errors: -ESTALE; -EPERM another process owns the heap.
  */
 int megapage_heap_set_root(megapage_heap heap,
                            struct megapage_handle handle);
@@ -532,48 +553,54 @@ int megapage_heap_set_root(megapage_heap heap,
 int megapage_heap_close(megapage_heap heap);
 
 /**
- * Opens the heap in a segment that was taken over, or makes one where there is none. The segment's handle is closed, and the
- * heap's takes its place. found may be null: see megapage_heap_open.
+ * Opens the heap in a segment that was taken over, or makes one if there is none. Closes the
+ * segment's handle; the heap's takes its place. found may be null: see megapage_heap_open.
  *
- * Errors: -EPERM it is another process's, -EBUSY another thread uses it; then the handle stays open. -EBADMSG the heap is
- * damaged; then it is closed.
+ * Errors that keep the segment's handle open: -EPERM another process owns the segment; -EBUSY
+ * another thread uses it. An error that closes it: -EBADMSG the heap is damaged.
  */
 int megapage_heap_of_segment(megapage_segment segment,
                              megapage_heap *heap,
                              uint32_t *found);
 
 /**
- * Listens on the socket path for the next version of this program, which takes its segments over without a page more. What
- * listened there before is replaced. Only processes of this user are heard.
+ * Listens on the socket path for the next version of this program, which takes over its segments
+ * without needing more pages. Replaces an existing socket at path. Accepts only processes of this
+ * user.
  *
- * Errors: -EPERM what is there is no socket.
+ * Errors: -EPERM path exists and is no socket.
  */
 int megapage_upgrade_listen(const char *path,
                             megapage_listener *listener);
 
 /**
- * A descriptor for poll(2), readable when a successor has connected. It is the library's: not to be closed, and valid until
- * the listener is closed or has handed over.
+ * Returns a descriptor for poll(2), readable when a successor has connected. It belongs to the
+ * library: do not close it. It is valid until the listener is closed or has handed over.
  */
 int megapage_upgrade_descriptor(megapage_listener listener);
 
 /**
- * Waits up to milliseconds for a successor. Returns 1 where there is one, 0 where there is none yet.
+ * Waits up to milliseconds for a successor. Returns 1 if there is one, 0 if there is none yet.
  */
 int megapage_upgrade_wait(megapage_listener listener,
                           uint32_t milliseconds);
 
 /**
- * Hands segments and heaps over to the successor that megapage_upgrade_wait has met: all, or none. handles: count handles
- * of segments and heaps that this process owns, at most MEGAPAGE_UPGRADE_MOST. The program stops using them first: no pointer
- * into them may be followed any more. Each step of the successor is waited for, until milliseconds are over.
+ * Hands segments and heaps over to the successor that megapage_upgrade_wait has met: all, or none.
+ * handles: count handles of segments and heaps that this process owns, at most
+ * MEGAPAGE_UPGRADE_MOST. Stop using them first: no pointer into them may be followed any more.
+ * Waits for each step of the successor, until milliseconds are over.
  *
- * Returns 0: the successor owns them; all these handles and the listener's are closed. 1: the same, but it has not answered in
- * time after they were given to it. Then this process must not open them again.
+ * Returns 0 if the successor owns them; all these handles and the listener's are closed. Returns 1
+ * if they were given to the successor, but it did not answer in time. The handles are closed then,
+ * too, and this process must not open the segments again.
  *
- * Errors: nothing was handed over and all handles stand for what they did, as after a restart: a pointer is to be obtained
- * again. -ENOTCONN no successor waits, -EPROTO it ended, refused, or did not answer in time; -EBUSY another thread uses one;
- * -EINVAL one cannot be handed over (MEGAPAGE_UNLINK_ALWAYS with MEGAPAGE_FILE_PER_PAGE, or another process's).
+ * On an error nothing was handed over. All handles stand for the same objects, as after a restart:
+ * obtain pointers again.
+ *
+ * Errors: -ENOTCONN no successor waits; -EPROTO it ended, refused, or did not answer in time;
+ * -EBUSY another thread uses a handle; -EINVAL an object cannot be handed over
+ * (MEGAPAGE_UNLINK_ALWAYS with MEGAPAGE_FILE_PER_PAGE, or another process's).
  */
 int megapage_upgrade_hand_over(megapage_listener listener,
                                const uint64_t *handles,
@@ -581,11 +608,13 @@ int megapage_upgrade_hand_over(megapage_listener listener,
                                uint32_t milliseconds);
 
 /**
- * Takes over the segments of the process that listens on path. segments: room for MEGAPAGE_UPGRADE_MOST handles; count: how
- * many were taken over, in the order in which they were handed over. 0: no process listens, or it ended before it had
- * offered all; then start as usual. Heaps are opened with megapage_heap_of_segment.
+ * Takes over the segments of the process that listens on path. segments: room for
+ * MEGAPAGE_UPGRADE_MOST handles, filled in the order in which they were handed over. count:
+ * receives their number. With a count of 0, start as usual: no process listens, or it ended before
+ * it had offered all. Open heaps with megapage_heap_of_segment.
  *
- * Errors: -EPROTO the predecessor refused, or did not answer within milliseconds; it goes on as the owner.
+ * Errors: -EPROTO the predecessor refused, or did not answer within milliseconds; it goes on as
+ * the owner.
  */
 int megapage_upgrade_take_over(const char *path,
                                uint32_t milliseconds,
@@ -598,11 +627,12 @@ int megapage_upgrade_take_over(const char *path,
 int megapage_upgrade_close(megapage_listener listener);
 
 /**
- * Asks for huge pages for the base pages in which length bytes from address on lie, and says what they are mapped with.
- * Their contents stay. flags: 0, or MEGAPAGE_ADVISE_NOW and MEGAPAGE_ADVISE_POPULATE or both. backing may be null.
- * Success means that the advice was given; what came of it is in backing.
+ * Asks for huge pages for the base pages in which length bytes from address on lie. Returns their
+ * backing. Their contents stay. flags: 0, MEGAPAGE_ADVISE_NOW, MEGAPAGE_ADVISE_POPULATE, or both.
+ * backing may be null. Success means that the advice was given; backing shows the result.
  *
- * Errors: -EINVAL no range, or the kernel has no transparent huge pages; -ENOMEM some of it is not mapped.
+ * Errors: -EINVAL no range, or the kernel has no transparent huge pages; -ENOMEM a part is not
+ * mapped.
  */
 int megapage_advise(const void *address,
                     size_t length,
@@ -610,35 +640,41 @@ int megapage_advise(const void *address,
                     struct megapage_backing *backing);
 
 /**
- * What the base pages in which length bytes from address on lie are mapped with, as the kernel says. Reads the list of
- * all mappings of the process: some microseconds for each.
+ * Returns the backing of the base pages in which length bytes from address on lie, as the kernel
+ * reports it. Reads the list of all mappings of the process: some microseconds for each.
  */
 int megapage_backing_of(const void *address,
                         size_t length,
                         struct megapage_backing *backing);
 
 /**
- * Moves the segments of the calling program onto huge pages: its code, its constants and, where it has one thread, its
- * data. Their addresses, contents and access stay; the memory is the process's own from then on, with no file's name in
- * /proc/PID/maps. The program may go on while it is moved. Calling it again is harmless.
+ * Moves the ELF segments of the calling program onto huge pages: its code, its constants and, if
+ * it has one thread, its data. Their addresses, contents and access stay. The memory is the
+ * process's own from then on, and /proc/PID/maps names no file for it. The program may go on while
+ * it is moved. Calling it again is harmless.
  *
- * pages: MEGAPAGE_REMAP_THP, MEGAPAGE_REMAP_2M or MEGAPAGE_REMAP_1G. libraries: names of libraries besides, as the loader
- * opens them, separated by colons, such as "libpython3.11.so.1.0"; null: none. flags: 0 or MEGAPAGE_REMAP_REQUIRE. remapped may be
- * null. Success means that all was tried; what came of it is in remapped.
+ * pages: MEGAPAGE_REMAP_THP, MEGAPAGE_REMAP_2M or MEGAPAGE_REMAP_1G. libraries: names of libraries
+ * to move besides, as the loader opens them, separated by colons, such as "libpython3.11.so.1.0";
+ * null: none. flags: 0 or MEGAPAGE_REMAP_REQUIRE. remapped may be null. Success means that all was
+ * tried; remapped shows the result.
  *
- * Threads: call it first of all, in main, while there is one thread: data is moved then alone, for what another thread
- * wrote meanwhile would be lost. With more threads code and constants are moved, which no thread may change (a debugger's
- * or a program's own patches, mprotect) during the call. No I/O of the kernel's own (io_uring, AIO) may be under way into
- * static data. Calls wait for each other.
+ * Threads: call it first in main, while there is one thread. Data is moved only then: writes by
+ * other threads meanwhile would be lost. With more threads only code and constants are moved. No
+ * thread may change these during the call (a debugger's or the program's own patches, mprotect).
+ * No I/O by the kernel itself (io_uring, AIO) into static data may be under way. Concurrent calls
+ * wait for each other.
  *
- * Ownership: a library that was opened with dlopen must not be closed during the call; one on pages of the pool, never: its
- * addresses could not be given back. On these, mprotect and munmap of single pages fail (EINVAL). Locks (mlock)
- * and advice (madvise) on what is moved are lost: give them afterwards.
+ * Ownership: do not close a library opened with dlopen during the call. Never close one that is on
+ * pages of the pool: its addresses could not be given back. On pages of the pool, mprotect and
+ * munmap of single base pages fail (EINVAL). Locks (mlock) and advice (madvise) on the moved
+ * memory are lost: give them afterwards.
  *
- * Errors: -ENOENT a library of that name is not loaded; -EACCES the process may not make executable what it has written
- * (PR_SET_MDWE, a security module), other numbers where a seccomp filter refuses it; -EOPNOTSUPP it was built with a sanitizer;
- * -ENOMEM control groups leave no room for the copy; -EINVAL. With MEGAPAGE_REMAP_REQUIRE also -ENOMEM where the kernel has
- * no pages for it all and -EBUSY where a part has to stay as it is; what was moved stays so, and remapped is filled in.
+ * Errors: -ENOENT no library of that name is loaded; -EACCES the process may not make executable
+ * what it has written (PR_SET_MDWE, a security module), other numbers if a seccomp filter refuses
+ * it; -EOPNOTSUPP the program was built with a sanitizer; -ENOMEM control groups leave no room for
+ * the copy; -EINVAL. With MEGAPAGE_REMAP_REQUIRE also -ENOMEM if the kernel lacks pages for all of
+ * it, and -EBUSY if a part has to stay as it is. What was moved then stays moved, and remapped is
+ * filled in.
  */
 int megapage_remap_self(uint32_t pages,
                         const char *libraries,

@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: a wheel that holds libmegapage_c.so.0 is for one platform and any Python 3.
+"""Settings that pyproject.toml cannot express: a wheel that holds libmegapage_c.so.0 is for one platform and any Python 3.
 
 MEGAPAGE_WHEEL_PLATFORM names the platform (scripts/packages finds it by the library's symbols). Without it, and without the
 library beside the package, the wheel is pure, and takes the library of an installed megapage.

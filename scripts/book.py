@@ -44,7 +44,7 @@ def outside(docs, repository):
 
 
 class Page(html.parser.HTMLParser):
-    """The links and the places of a page."""
+    """Collects the links of a page, and the places in it that links can name."""
 
     def __init__(self, text):
         super().__init__()

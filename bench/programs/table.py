@@ -200,6 +200,17 @@ def opening(results, all_figures, causes):
     )
 
 
+def missed(misses):
+    """Returns the programs that miss a gate: each with its measures outside the gate, then the
+    names of those that are not told apart."""
+    clear, unclear = [], []
+    for name, why in misses.items():
+        outside = [measure for measure in why.split("; ") if not measure.endswith(verdicts.UNTOLD)]
+        clear += [f"{name} ({'; '.join(outside)})"] if outside else []
+        unclear += [] if outside else [name]
+    return "; ".join(clear + ([f"{verdicts.UNTOLD}: {', '.join(unclear)}"] if unclear else []))
+
+
 def markdown(results, all_figures, opening=""):
     """Returns the whole document. It begins with the section `opening`."""
     machine = results["machine"]
@@ -209,7 +220,7 @@ def markdown(results, all_figures, opening=""):
     ]
     verdict_lines = [
         line([v["gate"], ("former gate, " if v["former"] else "") + (v["state"] if v["met"] else f"**{v['state']}**"), v["measured"],
-              "; ".join(f"{name} ({why})" for name, why in v["misses"].items())])
+              missed(v["misses"])])
         for v in results["verdicts"]
     ]
     text = HEAD.format(

@@ -319,6 +319,13 @@ class Mutants(unittest.TestCase):
     def test_one_round_is_never_bold(self):
         self.assertNotIn("**", table.emphasised(estimate.Ratio({1: 2.0}, {1: 1.0})))
 
+    def test_a_miss_shows_the_measures_outside_the_gate_and_names_what_is_not_told_apart(self):
+        unclear = "whole cpu 1.02 [0.98, 1.06], not told apart"
+        misses = {"slow": f"steady cpu 1.05 [1.03, 1.10]; {unclear}", "one": unclear, "two": f"{unclear}; {unclear}"}
+        self.assertEqual(table.missed(misses), "slow (steady cpu 1.05 [1.03, 1.10]); not told apart: one, two")
+        self.assertEqual(table.missed({"slow": "1.05"}), "slow (1.05)")
+        self.assertEqual(table.missed({}), "")
+
     def test_the_table_has_a_row_for_each_program(self):
         figures = [made("first", {"plain": [1.0] * 5, "ours": [0.7] * 5}), made("second", {"plain": [1.0] * 5})]
         results = {

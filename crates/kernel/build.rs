@@ -24,7 +24,7 @@ fn compile_bpf(name: &str) {
     let object = PathBuf::from(env::var("OUT_DIR").expect("cargo sets it")).join(format!("{name}.bpf.o"));
     let source = format!("bpf/{name}.bpf.c");
     // -g: the BTF by which libbpf finds the running kernel's offsets of fields.
-    // Of the machine that the program will run on, not of this one.
+    // Architecture that the program will run on, not that of this machine.
     let arm64 = env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|target| target == "aarch64");
     let compiled = Command::new(&clang)
         .args(arm64.then_some("-DMEGAPAGE_ARM64"))

@@ -1,5 +1,5 @@
-//! Programs that the bench starts, and waits for them. Every wait looks for the user's request to
-//! stop, and a program ends with the value that stands for it.
+//! Programs that the bench starts, and waits for them. Every wait checks for the user's request to
+//! stop. Dropping the value of a program ends the program.
 
 use crate::workload::measurement::Measurement;
 use crate::workload::requests::READY;

@@ -37,7 +37,8 @@ const SETTLING: Duration = Duration::from_secs(30);
 /// Longest wait for the broker to fill its stock, and to end.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What does the first touch of a huge page cost: THP, hugetlb, zeroed by a broker before, reused?
+/// Measure the cost of the first touch of a huge page: THP, hugetlb, zeroed before by a broker,
+/// reused
 #[derive(Clone, Debug, clap::Args)]
 pub struct Fault {
     /// Memory of each source, a multiple of 32m up to 64g

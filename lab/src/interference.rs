@@ -41,7 +41,8 @@ const RUN_UP: Duration = Duration::from_millis(20);
 /// A line of the caches, in words.
 const LINE: usize = 8;
 
-/// What does a program notice of pages that are cleared in the background: ordinary stores, past the caches, by the kernel?
+/// Measure the slow-down of a program by pages that are cleared in the background: by ordinary
+/// stores, by stores past the caches, by the kernel
 #[derive(Clone, Debug, clap::Args)]
 pub struct Interference {
     /// chase, stream [default: all]

@@ -74,7 +74,8 @@ enum Command {
     #[command(flatten)]
     Experiment(OneExperiment),
     Simulate(simulate::Args),
-    /// Simulate what the HawkEye and Ingens papers publish, and compare value by value; 1 where a gate is not met
+    /// Simulate what the HawkEye and Ingens papers publish, and compare value by value; 1 where a
+    /// gate is not met
     Papers {
         /// Print JSON (schema megapage.simulate.papers/1)
         #[arg(long)]

@@ -38,7 +38,7 @@ megapage_units::named! {
 pub enum Role {
     /// A parameter was chosen to match it.
     Fitted,
-    /// No parameter was chosen by it.
+    /// The value had no part in the choice of parameters.
     Tested,
 }
 
@@ -69,7 +69,7 @@ pub struct Value {
 pub enum Tolerance {
     /// This share, up or down.
     Within(f64),
-    /// None upwards: the value was published as a worst case.
+    /// Never larger: the value was published as a worst case.
     AtMost,
 }
 

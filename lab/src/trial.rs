@@ -72,7 +72,8 @@ const CASES: [Case; 20] = [
     case("budgeted-100%", Kind::Budgeted, 32, 1.0, Truth::Hurts),
 ];
 
-/// Does `megapage trial` decide right, of twenty services of which it is known what huge pages do for them?
+/// Check the decisions of `megapage trial` on twenty services for which the effect of huge pages is
+/// known
 #[derive(Clone, Debug, clap::Args)]
 pub struct TrialExperiment {
     /// Services by name [default: all]

@@ -13,8 +13,8 @@
 
     megapage.remap_self()                                    # the interpreter's own code, on huge pages
 
-A wrapper around libmegapage_c.so (include/megapage.h). The library is looked for at MEGAPAGE_C_LIBRARY, beside an
-installed megapage, then where the dynamic loader looks.
+This package wraps libmegapage_c.so (include/megapage.h). It looks for the library at MEGAPAGE_C_LIBRARY, in its own
+directory, and where the dynamic loader looks, then in /usr/local/lib.
 """
 
 from ._arrays import array, backing

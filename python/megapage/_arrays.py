@@ -1,4 +1,4 @@
-"""Arrays on huge pages, for as long as the process lives."""
+"""Arrays on huge pages that end with the process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Pages = Literal["thp", "2m", "1g"]
 
 
 class _Piece:
-    """A segment in a memory file, which ends with the last array that is in it."""
+    """A segment in a memory file. It ends with the last array in it."""
 
     def __init__(self, length, pages):
         size = _library.page_bytes(pages)
@@ -42,14 +42,14 @@ class _Piece:
 
 
 class Use:
-    """Stands for the memory of an array for as long as anything refers to it."""
+    """A token that lives as long as anything refers to the memory of an array."""
 
 
 def view(address, shape, dtype, owner, uses=None):
-    """A numpy array of what lies at an address, that keeps its owner alive. A Use of it is added to uses."""
+    """Returns a numpy array of the memory at an address. The array keeps `owner` alive. Adds a Use of it to `uses`."""
     count = math.prod(shape)
     buffer = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
-    # Whatever is a view of the array keeps the buffer, and the buffer keeps these.
+    # Each view of the array keeps the buffer alive, and the buffer keeps these.
     buffer._owner, buffer._use = owner, Use()
     if uses is not None:
         uses.add(buffer._use)
@@ -57,7 +57,7 @@ def view(address, shape, dtype, owner, uses=None):
 
 
 def described(shape, dtype):
-    """Shape and type as numpy has them, and the bytes of such an array."""
+    """Returns the shape and type as numpy has them, and the bytes of such an array."""
     dtype = numpy.dtype(dtype)
     if dtype.hasobject:
         raise TypeError(f"{dtype} holds Python objects, which cannot lie in memory of this kind")
@@ -68,21 +68,21 @@ def described(shape, dtype):
 
 
 def array(shape: Shape, dtype: DTypeLike = "f8", *, pages: Pages = "thp") -> NDArray[Any]:
-    """A numpy array of zeros on huge pages.
+    """Returns a numpy array of zeros on huge pages.
 
-    pages: "thp", transparent huge pages, which the kernel gives when it can (see backing()); "2m" or "1g", pages from the
-    pool: MemoryError or MegapageError where it has too few (megapage pool set). Memory from the pool is shared with
-    children of fork(2), as multiprocessing makes them: what one writes the others see.
+    pages: "thp" for transparent huge pages, which the kernel gives when it can (see backing()); "2m" or "1g" for pages from
+    the pool. Raises MemoryError or MegapageError if the pool has too few (megapage pool set). Memory from the pool is shared
+    with children of fork(2), as multiprocessing makes them: each sees the writes of the others.
     """
     shape, dtype, length = described(shape, dtype)
     if pages != "thp":
         piece = _Piece(length, pages)
-        # Aligned for whatever numpy computes with; what lies before belongs to the library.
+        # Aligned for any type of numpy. The memory before it belongs to the library.
         return view(-(-piece.address // 64) * 64, shape, dtype, piece)
     memory = mmap.mmap(-1, length + HUGE)
     first = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     start = -(-first // HUGE) * HUGE
-    # Before the first touch: then pages are huge from the start. A kernel without them gives base pages.
+    # Before the first touch, so that pages are huge from the start. A kernel without huge pages gives base pages.
     try:
         _library.advise(start, -(-length // mmap.PAGESIZE) * mmap.PAGESIZE, 0)
     except _library.MegapageError:
@@ -91,7 +91,7 @@ def array(shape: Shape, dtype: DTypeLike = "f8", *, pages: Pages = "thp") -> NDA
 
 
 def backing(values: NDArray[Any]) -> _library.Backing:
-    """What the memory of an array is mapped with, as the kernel says: a Backing."""
+    """Returns the Backing of an array's memory: the pages that map it, as the kernel reports."""
     if not values.flags.c_contiguous and not values.flags.f_contiguous:
         raise ValueError("the array is not in one piece")
     if values.nbytes == 0:

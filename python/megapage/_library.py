@@ -1,4 +1,4 @@
-"""libmegapage_c.so as include/megapage.h declares it."""
+"""The functions of libmegapage_c.so, as include/megapage.h declares them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REMAP_REQUIRE = 1
 
 
 class MegapageError(OSError):
-    """What the library refused: errno, and its message in one line."""
+    """Refusal by the library: errno, and its message in one line."""
 
 
 class Handle(ctypes.Structure):
@@ -48,8 +48,8 @@ class RawRemapped(ctypes.Structure):
 
 
 class Remapped(NamedTuple):
-    """What came of remap_self: bytes that could, and do, lie on huge pages, that will when they are touched; nanoseconds;
-    and threads."""
+    """Result of remap_self: bytes that could lie on huge pages, bytes that do, and bytes that will when they are touched;
+    nanoseconds; and threads."""
 
     possible: int
     huge: int
@@ -60,7 +60,7 @@ class Remapped(NamedTuple):
 
 
 class Backing(NamedTuple):
-    """What memory is mapped with, as the kernel says, in bytes."""
+    """Bytes of memory by the pages that map it, as the kernel reports."""
 
     hugetlb_1g: int
     hugetlb_2m: int
@@ -71,12 +71,12 @@ class Backing(NamedTuple):
 
     @property
     def huge_share(self) -> float:
-        """The share of what is present that is on pages of 2 MiB or more, 0 to 1."""
+        """Share of the present memory that is on pages of 2 MiB or more, 0 to 1."""
         huge = self.hugetlb_1g + self.hugetlb_2m + self.thp
         return huge / (huge + self.base) if huge + self.base else 0.0
 
 
-# Every function that is used, with its arguments. Those that answer with an int are checked.
+# Every function in use, with its arguments. call() checks the int that each returns.
 FUNCTIONS = {
     "megapage_pool_open": [c_char_p, c_uint64, POINTER(c_uint64)],
     "megapage_pool_open_in": [c_char_p, c_char_p, c_uint64, POINTER(c_uint64)],
@@ -136,7 +136,7 @@ LIBRARY = _load()
 
 
 def call(name, *arguments):
-    """Calls a function that answers with an int, and raises MegapageError where that is negative."""
+    """Calls a function that returns an int; raises MegapageError if that is negative."""
     answer = getattr(LIBRARY, name)(*arguments)
     if answer < 0:
         raise MegapageError(-answer, LIBRARY.megapage_message().decode())
@@ -144,7 +144,7 @@ def call(name, *arguments):
 
 
 def version() -> str:
-    """The version of the library."""
+    """Returns the version of the library."""
     return LIBRARY.megapage_version().decode()
 
 
@@ -172,9 +172,11 @@ def backing_of(address, length):
 def remap_self(
     pages: Literal["thp", "2m", "1g"] = "thp", libraries: Iterable[str] = (), require: bool = False
 ) -> Remapped:
-    """Moves the code and constants of the interpreter, and of libraries by the names under which they are loaded (such as
-    "libpython3.11.so.1.0"), onto huge pages: "thp", or "2m" or "1g" for pages from the pool. Data is moved while the process
-    has one thread. megapage_remap_self in megapage.h says what else is to be heeded.
+    """Moves the code and constants of the interpreter and of the named libraries onto huge pages.
+
+    pages: "thp", or "2m" or "1g" for pages from the pool. libraries: the names under which they are loaded, such as
+    "libpython3.11.so.1.0". Data is moved only while the process has one thread. See megapage_remap_self in megapage.h for
+    further conditions.
     """
     if pages not in REMAP_PAGES:
         raise ValueError(f"'{pages}' is none of {', '.join(REMAP_PAGES)}")
@@ -184,7 +186,7 @@ def remap_self(
 
 
 def bytes_of(size):
-    """Bytes of a number, or of text such as '512m' or '4g' (powers of 1024)."""
+    """Returns the bytes of a number, or of text such as '512m' or '4g' (powers of 1024)."""
     if isinstance(size, str):
         text = size.strip().lower()
         unit = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}.get(text[-1:], 1)

@@ -29,18 +29,18 @@ def _tag(name):
 
 
 class Segment:
-    """A segment of this user and application, with numpy arrays in it by name.
+    """A segment of this user and application, which holds numpy arrays by name.
 
     application, name: 1 to 64 letters, digits, '-', '_' and '.'.
-    size: bytes, or text such as "4g". most: what it may grow to; without it, its size.
-    directory: where the pool is; without it, on a mounted hugetlbfs. A directory that is not on hugetlbfs works, too, on
-    base pages.
-    unlink: "never" reuses what is there, "existing" begins anew, "always" leaves nothing behind.
-    populate: what is reused has its page tables filled when it is opened, about 0.3 ms for each GiB, instead of by the first
-    access to each page.
+    size: bytes, or text such as "4g". most: the largest size that it may grow to; by default `size`.
+    directory: the directory of the pool; by default on a mounted hugetlbfs. A directory that is not on hugetlbfs also works,
+    on base pages.
+    unlink: "never" reuses an existing segment, "existing" removes it first, "always" leaves no files behind.
+    populate: fills the page tables of reused memory at the opening, about 0.3 ms for each GiB, instead of at the first access
+    to each page.
 
-    An array is found again only after publish(): one that a kill left half built is built anew. One process at a time has
-    a segment. Arrays are memory of the segment: close() is refused while there are any.
+    An array is found again only after publish(): one that a kill left half built must be built again. One process at a time
+    has a segment. Arrays lie in the segment's memory: close() is refused while there are any.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class Segment:
             self._close_pool()
             raise
         self._heap = heap.value
-        #: Whether there was something to be found.
+        #: True if an existing segment was found.
         self.found: bool = bool(found.value)
 
     @classmethod
     def _of_segment(cls, handle):
-        """One that was taken over."""
+        """Returns the segment that was taken over."""
         heap, found = c_uint64(), c_uint32()
         _library.call("megapage_heap_of_segment", handle, byref(heap), byref(found))
         self = cls.__new__(cls)
@@ -91,9 +91,9 @@ class Segment:
         return self
 
     def array(self, name: str, shape: Shape, dtype: DTypeLike = "f8") -> tuple[NDArray[Any], bool]:
-        """The array of that name and whether it was found: then with its contents, else zeros.
+        """Returns the array of that name, and true if it was found. A found array has its contents, a new one has zeros.
 
-        ValueError where one of another shape or type was published: remove() it first.
+        Raises ValueError if an array of another shape or type was published under the name: remove() it first.
         """
         shape, dtype, length = described(shape, dtype)
         self._check_name(name)
@@ -107,7 +107,7 @@ class Segment:
             address, there = self._block(name, handle)
             found = self._header(name, address, there)
             if found is None:
-                # It was never finished.
+                # Its builder did not publish it.
                 self._free(name, handle)
             elif found != (shape, dtype):
                 raise ValueError(f"'{name}' is there with shape {found[0]} and type {found[1]}; ask for that, or remove it")
@@ -122,16 +122,16 @@ class Segment:
         return self._view(address, shape, dtype), False
 
     def publish(self, name: str) -> None:
-        """Lets the next start find the array of that name: to be called when it is whole."""
+        """Lets the next start find the array of that name. Call it when the array is complete."""
         handle = self._find(name)
         if handle is None:
             raise KeyError(name)
         address, _ = self._block(name, handle)
-        # One aligned word: a kill leaves it as it was, or published.
+        # One aligned word, so that a kill leaves the array either unpublished or published.
         ctypes.c_uint32.from_address(address + PUBLISHED_AT).value = 1
 
     def remove(self, name: str) -> None:
-        """Gives back the memory of an array. Refused while arrays of this segment are in use."""
+        """Frees the memory of an array. Raises BufferError while arrays of this segment are in use."""
         handle = self._find(name)
         if handle is None:
             raise KeyError(name)
@@ -139,13 +139,13 @@ class Segment:
         self._free(name, handle)
 
     def about(self) -> dict[str, int]:
-        """What is known of the segment: address, size, pages by state."""
+        """Returns facts about the segment: address, size, pages by state."""
         about = _library.About()
         _library.call("megapage_heap_about", self._open(), byref(about))
         return {name: getattr(about, name) for name, _ in _library.About._fields_ if name != "reserved"}
 
     def close(self) -> None:
-        """Unmaps the segment; its files stay (unless unlink is "always"). BufferError while arrays of it are in use."""
+        """Unmaps the segment; its files stay (unless unlink is "always"). Raises BufferError while its arrays are in use."""
         if self._heap:
             self._refuse_while_used("closing the segment")
             _library.call("megapage_heap_close", self._heap)
@@ -164,11 +164,11 @@ class Segment:
         try:
             self.close()
         except BufferError:
-            # The error that is under way says more; the segment closes with its last array.
+            # The original error says more; the segment closes with its last array.
             pass
 
     def __del__(self):
-        # Its arrays keep it alive: there are none any more.
+        # No array is left: arrays keep the segment alive.
         if getattr(self, "_heap", 0):
             _library.LIBRARY.megapage_heap_close(self._heap)
             self._heap = 0
@@ -209,7 +209,7 @@ class Segment:
         _library.call("megapage_heap_free", self._open(), handle)
 
     def _header(self, name, address, length):
-        """Shape and type of a published array; None for one that was not finished. Raises where it is neither."""
+        """Returns shape and type of a published array; None for an unpublished one. Raises ValueError if it is no array."""
         if length < ROOM:
             raise ValueError(f"what is there as '{name}' is no array")
         magic, number, published, its_name, type_name, dimensions, *lengths = HEADER.unpack(

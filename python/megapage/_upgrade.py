@@ -1,4 +1,4 @@
-"""A new version of a program takes over the segments of the one that runs."""
+"""Upgrade of a running program: the new version takes over the segments of the old one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ._segment import Segment
 
 
 class Listener:
-    """Where this process waits for its successor: a socket at path, which replaces what listened there.
+    """A socket at `path` on which this process waits for its successor. It replaces an earlier listener at that path.
 
-    fileno() is for select and asyncio: readable when a successor has connected.
+    fileno() is for select and asyncio: it becomes readable when a successor has connected.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -27,14 +27,14 @@ class Listener:
         return _library.call("megapage_upgrade_descriptor", self._open())
 
     def wait(self, seconds: float = 0.0) -> bool:
-        """Whether there is a successor, after at most so many seconds."""
+        """Waits for a successor, at most `seconds`. Returns true if there is one."""
         return _library.call("megapage_upgrade_wait", self._open(), _milliseconds(seconds)) == 1
 
     def hand_over(self, segments: Iterable[Segment], seconds: float = 10.0) -> bool:
-        """Hands segments over, all or none, to the successor that wait() has met; they and the listener are closed then.
+        """Hands over segments, all or none, to the successor that wait() has found; then closes them and the listener.
 
-        Whether the successor has said that it has them: if not, it owns them all the same. BufferError while arrays of them
-        are in use; MegapageError where nothing was handed over, and the segments are open as before.
+        Returns true if the successor has confirmed that it has them; it owns them in any case. Raises BufferError while their
+        arrays are in use. Raises MegapageError if nothing was handed over: then the segments stay open.
         """
         segments = list(segments)
         for segment in segments:
@@ -74,10 +74,10 @@ class Listener:
 
 
 def take_over(path: str | os.PathLike[str], seconds: float = 10.0) -> list[Segment] | None:
-    """The segments of the process that listens at path, in the order in which it hands them over.
+    """Returns the segments of the process that listens at `path`, in the order in which it hands them over.
 
-    None: no process listens, or it ended before it had offered all; then start as usual. MegapageError: it goes on as the
-    owner.
+    Returns None if no process listens, or if it ended before it had offered all: then start as usual. Raises MegapageError if
+    that process stays the owner.
     """
     handles, count = (c_uint64 * _library.UPGRADE_MOST)(), c_size_t()
     _library.call("megapage_upgrade_take_over", str(path).encode(), _milliseconds(seconds), handles, byref(count))

@@ -22,14 +22,14 @@ HUGETLBFS = os.environ.get("MEGAPAGE_TEST_HUGETLBFS")
 
 
 def another_process(program, *arguments):
-    """Runs a program in a process of its own; what it prints."""
+    """Runs a program in a separate process. Returns its status, its output and its standard error."""
     environment = dict(os.environ, PYTHONPATH=PACKAGE)
     done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, env=environment)
     return done.returncode, done.stdout.strip(), done.stderr.strip()
 
 
 def started(program, *arguments):
-    """Starts a program in a process of its own."""
+    """Starts a program in a separate process."""
     environment = dict(os.environ, PYTHONPATH=PACKAGE)
     return subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             text=True, env=environment)
@@ -56,7 +56,7 @@ class Arrays(unittest.TestCase):
         self.assertFalse(values.any())
         values[:] = numpy.arange(values.size).reshape(values.shape)
         backing = megapage.backing(values)
-        # Whether the kernel has huge pages to give is its business; that it says what it gave is ours.
+        # The kernel may have no huge pages to give. Checks only that the parts add up.
         if backing.exact:
             self.assertEqual(backing.thp + backing.base + backing.absent, values.nbytes)
         self.assertTrue(0.0 <= backing.huge_share <= 1.0)
@@ -226,7 +226,7 @@ class Segments(unittest.TestCase):
         segment.close()
         with self.assertRaisesRegex(ValueError, "closed"):
             segment.array("one", 100, "i4")
-        # Without a close: the last array keeps the segment.
+        # Not closed: the last array keeps the segment.
         values = self.segment().array("one", 100, "i4")[0]
         gc.collect()
         values[:] = 4

@@ -1,19 +1,19 @@
-/* Holds its own mmap lock for ever, as any user can: a test of the deadlines of megapage, and a nuisance by nature.
+/* Holds its own mmap lock without end, as any user can: a test of the deadlines of megapage.
  *
- * In a user namespace of its own it mounts a FUSE file system with one file, which a child serves by the bare protocol of
- * /dev/fuse (fuse(4), linux/fuse.h). It maps a page of that file shared, writes to it, has it written back, which the child
- * never answers, and writes to it again: that thread waits within the fault (fuse_page_mkwrite in fs/fuse/file.c), with the
- * lock of the mapping or of all memory. Then it maps anonymous memory over the page: that waits with the mmap lock, or for it
- * before all who come later, and on Linux 6.16 and later also for the page to be written back (fuse_vma_close). Whoever takes
- * the process's mmap lock from then on waits until the child ends.
+ * In a new user namespace it mounts a FUSE file system with one file, which a child serves by the bare protocol of
+ * /dev/fuse (fuse(4), linux/fuse.h). It maps a page of that file shared, writes to it, and starts its writeback, which the
+ * child never answers. A thread writes to the page again: it waits within the fault (fuse_page_mkwrite in fs/fuse/file.c),
+ * and holds the lock of the mapping or of all memory. Then the process maps anonymous memory over the page: that call waits
+ * while it holds the mmap lock, or waits for it ahead of all later callers. On Linux 6.16 and later it also waits for the
+ * writeback (fuse_vma_close). From then on every caller that takes the process's mmap lock waits until the child ends.
  *
  * Compile with -pthread.
  *
  * usage: held-lock [MIB] [DELAY_MS]
- *   MIB       anonymous memory to touch before, so that the process is large enough to be looked at (default 0)
- *   DELAY_MS  how long to wait before taking the lock (default 0)
+ *   MIB       anonymous memory to touch before, so that the process is large enough to be watched (default 0)
+ *   DELAY_MS  time to wait before taking the lock (default 0)
  *
- * Prints "held PID" as soon as the lock is about to be taken. Ends (and lets go) when its standard input ends.
+ * Prints "held PID" just before it takes the lock. Ends, and so releases the lock, when its standard input ends.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -51,7 +51,7 @@ static void answer(int device, unsigned long unique, int error, const void *body
     out.header.error = error;
     out.header.unique = unique;
     if (length) memcpy(out.body, body, length);
-    /* ENOENT: whoever asked has gone meanwhile. */
+    /* ENOENT: the process that made the request has gone meanwhile. */
     if (write(device, &out, out.header.len) < 0 && errno != ENOENT) fail("answer");
 }
 
@@ -62,7 +62,7 @@ static struct fuse_attr attributes(unsigned long node) {
     return attr;
 }
 
-/* Serves everything but writes, of which none is ever answered. */
+/* Answers every request except writes. */
 static void serve(int device) {
     static char buffer[(1 << 20) + PAGE];
     static const char zeros[PAGE];
@@ -130,7 +130,7 @@ int main(int count, char **arguments) {
     write_text("/proc/self/uid_map", text);
     snprintf(text, sizeof text, "0 %u 1", gid);
     write_text("/proc/self/gid_map", text);
-    /* /dev/fuse must stay in sight. */
+    /* /dev/fuse must stay visible in the new namespace. */
     int device = open("/dev/fuse", O_RDWR | O_CLOEXEC);
     if (device < 0) fail("/dev/fuse");
     snprintf(text, sizeof text, "fd=%d,rootmode=40000,user_id=0,group_id=0", device);
@@ -146,7 +146,7 @@ int main(int count, char **arguments) {
     char *large = mmap(NULL, (mib << 20) + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (large == MAP_FAILED) fail("mmap");
     memset(large, 1, (mib << 20) + PAGE);
-    /* The watcher must not share our memory: it ends the server, and with it the wait, when the input ends. */
+    /* The watcher must not share our memory. It ends the server, and so the wait, when the input ends. */
     pid_t watcher = fork();
     if (watcher < 0) fail("fork");
     if (watcher == 0) {

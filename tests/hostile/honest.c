@@ -1,4 +1,4 @@
-/* A program that gains from huge pages: reads at random from so many MiB on base pages, and reports how fast.
+/* A program that gains from huge pages: it reads at random from MIB of memory on base pages, and reports its speed.
  *
  * usage: honest MIB
  *

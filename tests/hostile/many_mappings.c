@@ -1,11 +1,11 @@
 /* Processes with as many mappings as the kernel allows: a test of the bounds of megapage's daemon.
  *
- * Maps single pages of one memory file, never two that could merge, and forks. Each process shows some 80 MiB of resident
- * memory, all of it the same few pages.
+ * Maps single pages of one memory file so that no two mappings can merge, and forks. Each process shows some 80 MiB of
+ * resident memory, all of it the same few pages.
  *
  * usage: many-mappings PROCESSES MAPPINGS
  *
- * Prints "ready" when all are there; they end when standard input ends.
+ * Prints "ready" when all have started; they end when standard input ends.
  */
 #define _GNU_SOURCE
 #include <errno.h>

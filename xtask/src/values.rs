@@ -2,12 +2,12 @@
 //! against it.
 //!
 //! `<!--= restart.json /gates/demand=the same answers/found -->the same<!--=-->` stands for one
-//! value. The path's parts lead into objects by name and into lists by number, or by
-//! `KEY=START&KEY=START`: the one element whose KEYs are equal, or else whose KEYs begin like that.
-//! ` as ms` and the like at its end is the unit in which a number is shown. A list of numbers
-//! stands for its median. A gate's `found` or `measured` says so if the gate is not met.
-//! `<!--= rows WORD -->7<!--=-->` is the number of the page's table rows whose last cell begins
-//! with WORD.
+//! value. The parts of its path select from objects by name, and from lists by number or by
+//! `KEY=START&KEY=START`. The latter selects the one element whose KEYs equal START, or else whose
+//! KEYs begin with it. An end such as ` as ms` is the unit in which a number is shown. A list of
+//! numbers is shown as its median. The text of a gate's `found` or `measured` says so if the gate
+//! is not met. `<!--= rows WORD -->7<!--=-->` is the number of the page's table rows whose last
+//! cell begins with WORD.
 
 use crate::finding::Finding;
 use anyhow::{Context, Result, bail};

@@ -18,7 +18,7 @@ use std::time::Duration;
 /// two.
 const ATTEMPTS: u32 = 3;
 const PROMOTE_PAUSE: Duration = Duration::from_millis(200);
-/// Attempts at undoing, and the pause between two: pages that have just been allocated are on their
+/// Attempts at undoing, and the pause between two. Pages that have just been allocated are on their
 /// way to the LRU lists, and cannot be split yet.
 const UNDO_ATTEMPTS: u32 = 5;
 const UNDO_PAUSE: Duration = Duration::from_millis(20);
@@ -52,7 +52,7 @@ impl Movable {
     }
 }
 
-/// Looks up the memory of `pid` that can be made huge and split again: regions with at least
+/// Looks up the memory of `pid` that can be made huge and split again. Such regions have at least
 /// `least_present` (1 to 512) of their base pages present. Changes nothing.
 pub fn movable(root: &KernelRoot, pid: Pid, least_present: u16) -> Result<Movable, RemoteError> {
     let failed = |error| refusal(root, pid, error);

@@ -98,8 +98,8 @@ impl SharedMemory {
 }
 
 impl Objects<'_> {
-    /// Returns one flag for each base page of the mapping's object from `offset` on, true if it is
-    /// in memory; `None` if that cannot be seen.
+    /// Returns one flag for each base page of the mapping's object from `offset` on: true if it is
+    /// in memory. `None` if that cannot be seen.
     fn resident(&mut self, mapping: &Mapping, offset: u64, length: u64) -> Option<Vec<bool>> {
         let key = mapping.object()?;
         if !self.opened.contains_key(&key) {

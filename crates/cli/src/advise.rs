@@ -18,9 +18,10 @@ use std::time::Duration;
 
 /// Say whether a program would gain from huge pages, which, how, and at what cost.
 ///
-/// Observes each process for some seconds, from outside, at less than 1 % of its time (--trial: 10 %). A started program runs
-/// as it would alone; the advice follows the observation, and megapage waits for the program's end. Exit status: 0
-/// done; 1 a process could not be judged, or the program failed; 2 bad input, or nothing could be judged.
+/// Observes each process for some seconds, from outside, at less than 1 % of its time (--trial: 10
+/// %). A started program runs as it would alone; the advice follows the observation, and megapage
+/// waits for the program's end. Exit status: 0 done; 1 a process could not be judged, or the
+/// program failed; 2 bad input, or nothing could be judged.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Processes, by number or by name (as pgrep: a regular expression)
@@ -29,7 +30,8 @@ pub(crate) struct Args {
     /// How long to observe each process
     #[arg(long, value_name = "N", default_value = "10", value_parser = seconds)]
     seconds: Duration,
-    /// Then make a subsample of its memory huge for a while, compare its progress, and undo it; needs root
+    /// Then make a subsample of its memory huge for a while, compare its progress, and undo it;
+    /// needs root
     #[arg(long)]
     trial: bool,
     /// Size of the trial's subsample, in percent of what could be huge
@@ -38,7 +40,8 @@ pub(crate) struct Args {
     /// Use this tracker alone: bpf, idle-pages or pagemap; default: the best that works
     #[arg(long, value_name = "HOW", value_parser = crate::sampling::tracker)]
     tracker: Option<TrackerKind>,
-    /// Print JSON (schema megapage.advise/1); a program's standard output then goes to standard error
+    /// Print JSON (schema megapage.advise/1); a program's standard output then goes to standard
+    /// error
     #[arg(long)]
     json: bool,
     /// End the program (SIGTERM) after the observation

@@ -41,7 +41,8 @@ struct How {
     /// Rounds that count; from 6 on an interval can be given
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
-    /// Ways to compare with plain, separated by commas: tunable, ours, thp, mimalloc, jemalloc, tcmalloc
+    /// Ways to compare with plain, separated by commas: tunable, ours, thp, mimalloc, jemalloc,
+    /// tcmalloc
     #[arg(long, value_delimiter = ',', default_value = "plain,tunable,ours")]
     ways: Vec<String>,
     /// The clock that the finding is taken from

@@ -15,9 +15,9 @@ use std::process::ExitCode;
 
 /// Promote hot memory and recover bloat in unmodified programs
 ///
-/// Watches processes, lets a policy decide which memory to promote, split or recover, and acts through the kernel's own
-/// interfaces, within budgets. SIGHUP rereads the configuration, SIGTERM ends the daemon cleanly. Arguments override the
-/// file.
+/// Watches processes, lets a policy decide which memory to promote, split or recover, and acts
+/// through the kernel's own interfaces, within budgets. SIGHUP rereads the configuration, SIGTERM
+/// ends the daemon cleanly. Arguments override the file.
 ///
 /// Exit status: 0 stopped as requested; 1 --once did not obtain all; 2 bad input, or it cannot run.
 #[derive(Debug, clap::Args)]

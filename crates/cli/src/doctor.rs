@@ -27,16 +27,19 @@ pub(crate) struct Args {
     /// Explain notes, too, and list what the kernel lacks
     #[arg(short, long, conflicts_with = "json")]
     verbose: bool,
-    /// Say why ranges of this running process are not on huge pages, or the one around a hexadecimal address
+    /// Say why ranges of this running process are not on huge pages, or the one around a
+    /// hexadecimal address
     #[arg(long, value_name = "PROCESS[:ADDRESS]", conflicts_with_all = ["user", "program", "only_read"])]
     why: Option<String>,
-    /// Explain messages about huge pages in this log; - is standard input; without a file, in the journal of --unit
+    /// Explain messages about huge pages in this log; - is standard input; without a file, in the
+    /// journal of --unit
     #[arg(long, value_name = "FILE|-", num_args = 0..=1, conflicts_with_all = ["user", "program", "only_read", "why"])]
     log: Option<Option<PathBuf>>,
     /// With --log: the journal of this service since the machine has started
     #[arg(short, long, value_name = "UNIT", requires = "log")]
     unit: Option<String>,
-    /// Print JSON (schema megapage.doctor/1; with --why, megapage.doctor-why/1; with --log, megapage.doctor-log/1)
+    /// Print JSON (schema megapage.doctor/1; with --why, megapage.doctor-why/1; with --log,
+    /// megapage.doctor-log/1)
     #[arg(long)]
     json: bool,
 }

@@ -15,8 +15,9 @@ use std::process::ExitCode;
 
 /// Put a systemd service on huge pages: writes one drop-in, and shows it.
 ///
-/// Reads the unit with its drop-ins, and writes /etc/systemd/system/UNIT.d/50-megapage.conf. The service starts as before:
-/// readiness, main process and confinement stay. `megapage disable UNIT` removes the file.
+/// Reads the unit with its drop-ins, and writes /etc/systemd/system/UNIT.d/50-megapage.conf. The
+/// service starts as before: readiness, main process and confinement stay. `megapage disable UNIT`
+/// removes the file.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The service, or a program that one service starts
@@ -30,7 +31,8 @@ pub(crate) struct Args {
     starting: bool,
     #[command(flatten)]
     backing: Backing,
-    /// Take the heap's first pages from the broker of pre-zeroed pages of this name, or at this path
+    /// Take the heap's first pages from the broker of pre-zeroed pages of this name, or at this
+    /// path
     #[arg(long, value_name = "NAME|PATH")]
     pool: Option<String>,
     /// The backing of the program's text: file or none

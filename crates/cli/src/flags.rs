@@ -36,7 +36,7 @@ pub fn name(text: &str) -> Result<String, String> {
     if text.is_empty() { Err("the name is empty".into()) } else { Ok(text.into()) }
 }
 
-/// What `run` and `enable` ask for the memory of a program, and how it is reached.
+/// Options of `run` and `enable` for the memory of a program, and for the way to reach it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Backing {
     /// The backing of the heap: auto, 1g, 2m, thp or none
@@ -51,7 +51,8 @@ pub(crate) struct Backing {
     /// Give freed memory back after this time, such as 500ms, 1s, 2m, or never
     #[arg(long, value_name = "TIME", default_value = "1s")]
     pub return_after: ReturnAfter,
-    /// What the program forks for: auto, cheap (to start programs) or snapshot (to save its memory)
+    /// The program's reason to fork: auto, cheap (to start programs) or snapshot (to save its
+    /// memory)
     #[arg(long, value_name = "WHY", default_value = "auto")]
     pub fork: Fork,
     /// Let the program's children run with the preloaded library too

@@ -19,7 +19,8 @@ pub(crate) struct Args {
     /// The process: its identifier, or a name (as pgrep takes them) that matches no other process
     #[arg(value_name = "PROCESS")]
     process: String,
-    /// Print JSON (schema megapage.map/1) with all mappings and regions, up to 1 MB for each GiB present
+    /// Print JSON (schema megapage.map/1) with all mappings and regions, up to 1 MB for each GiB
+    /// present
     #[arg(long)]
     json: bool,
     /// Wait between clearing and reading the accessed bits

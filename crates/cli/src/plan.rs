@@ -11,10 +11,12 @@ use std::thread::available_parallelism;
 
 /// Plan what huge pages would bring a fleet, from recordings of its hosts
 ///
-/// Merges recordings, replays each host under the policy, and says what each service would gain, what memory is at risk,
-/// what gains nothing and why, and how large the pools of each host would be. Looks at no running program. The same recordings give the same plan.
+/// Merges recordings, replays each host under the policy, and says what each service would gain,
+/// what memory is at risk, what gains nothing and why, and how large the pools of each host would
+/// be. Looks at no running program. The same recordings give the same plan.
 ///
-/// Exit status: 0 planned; 1 some recordings could not be read; 2 bad input, or nothing to plan from.
+/// Exit status: 0 planned; 1 some recordings could not be read; 2 bad input, or nothing to plan
+/// from.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Files that megapage record has written

@@ -14,10 +14,11 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Take bloat back now: split huge pages that hold many base pages of zeros, which the kernel then frees.
+/// Take bloat back now: split huge pages that hold many base pages of zeros, which the kernel then
+/// frees.
 ///
-/// The contents of memory stay. Needs Linux 6.12, and root or CAP_SYS_NICE and CAP_SYS_PTRACE. Exit status: 0; 1 if only a
-/// part was obtained; 2 bad input, or not possible.
+/// The contents of memory stay. Needs Linux 6.12, and root or CAP_SYS_NICE and CAP_SYS_PTRACE. Exit
+/// status: 0; 1 if only a part was obtained; 2 bad input, or not possible.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Processes by number, or services of systemd

@@ -17,11 +17,12 @@ use std::time::Duration;
 
 /// Record what the services of this host do with their memory, for megapage plan
 ///
-/// Looks at all processes now and then, within a budget, and appends one line for each look to the recording. Services are
-/// control groups (systemd units), else executables; without --names their names are keyed hashes. No path, argument, user
-/// or host name is written.
+/// Looks at all processes now and then, within a budget, and appends one line for each look to the
+/// recording. Services are control groups (systemd units), else executables; without --names their
+/// names are keyed hashes. No path, argument, user or host name is written.
 ///
-/// Exit status: 0 recorded; 1 the file was full before the time was over; 2 bad input, or nothing can be recorded.
+/// Exit status: 0 recorded; 1 the file was full before the time was over; 2 bad input, or nothing
+/// can be recorded.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only these processes: identifiers, or names as pgrep takes them [default: all]
@@ -42,7 +43,8 @@ pub(crate) struct Args {
     /// Keep the names of services
     #[arg(long)]
     names: bool,
-    /// Key of the hashes of names, the same on all hosts of a fleet [default: a random one for this recording]
+    /// Key of the hashes of names, the same on all hosts of a fleet [default: a random one for this
+    /// recording]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
     /// The largest recording; it ends there

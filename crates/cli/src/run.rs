@@ -27,15 +27,16 @@ const PARTLY: u8 = 1;
 
 /// Run a program on huge pages, and prove it.
 ///
-/// The program keeps its standard streams, its exit status and its signals; megapage prints nothing unless a
-/// report is asked for. Exit status: the program's; 125 megapage itself failed, or --require was not met; 126
-/// the program cannot be executed; 127 there is no such program. With --report, SIGUSR1 to megapage
-/// makes a report at once.
+/// The program keeps its standard streams, its exit status and its signals; megapage prints nothing
+/// unless a report is asked for. Exit status: the program's; 125 megapage itself failed, or
+/// --require was not met; 126 the program cannot be executed; 127 there is no such program. With
+/// --report, SIGUSR1 to megapage makes a report at once.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     backing: Backing,
-    /// Take the heap's first pages from the broker of pre-zeroed pages of this name, or at this path [default: default]
+    /// Take the heap's first pages from the broker of pre-zeroed pages of this name, or at this
+    /// path [default: default]
     #[arg(long, value_name = "NAME|PATH", num_args = 0..=1, require_equals = true, default_missing_value = "default")]
     pool: Option<String>,
     /// The backing of the program's text: auto, file, thp, 2m, 1g or none
@@ -56,14 +57,14 @@ pub(crate) struct Args {
     /// Promote whatever a trial has found about the program
     #[arg(long)]
     ignore_trial: bool,
-    /// What the program sees as its own name: for drop-ins of units whose ExecStart= has the prefix @
+    /// The program's argv[0]: for drop-ins of units whose ExecStart= has the prefix @
     #[arg(long, value_name = "NAME", hide = true)]
     argv0: Option<OsString>,
     /// Say what would be done, as shell lines, and do nothing
     #[arg(long)]
     dry_run: bool,
-    /// Promote the memory of a running process from outside, until it ends or SIGINT comes; by its number, or by a name (as
-    /// pgrep takes them) that matches no other process
+    /// Promote the memory of a running process from outside, until it ends or SIGINT comes; by its
+    /// number, or by a name (as pgrep takes them) that matches no other process
     #[arg(long, value_name = "PROCESS",
         conflicts_with_all = [
             "program", "heap", "pool", "shm", "text", "text_libs", "mechanism", "return_after", "children",

@@ -70,8 +70,9 @@ pub(crate) struct Remove {
 
 /// Check segments that are not in use, and their heaps: every header, and that clean memory is zero
 ///
-/// Opens each as its program would, which completes an operation that a kill interrupted. Without a name, checks all of
-/// the user's segments that are not in use. Exit status: 0 all sound; 1 not all; 2 bad input.
+/// Opens each as its program would, which completes an operation that a kill interrupted. Without a
+/// name, checks all of the user's segments that are not in use. Exit status: 0 all sound; 1 not
+/// all; 2 bad input.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Verify {
     /// NAME, APPLICATION/NAME, or the path

@@ -42,7 +42,8 @@ pub(crate) struct SetArgs {
     json: bool,
 }
 
-/// Keep them over a reboot, by /etc/tmpfiles.d; names what else sets the same. A call states the whole.
+/// Keep them over a reboot, by /etc/tmpfiles.d; names what else sets the same. A call states the
+/// whole.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PersistArgs {
     /// Such as enabled=madvise, 64k=inherit

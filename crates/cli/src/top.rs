@@ -23,14 +23,17 @@ use std::time::{Duration, Instant};
 
 /// Watch the machine and its processes: huge pages, hot memory, cost of translation
 ///
-/// The columns: user, systemd unit (or control group), Kubernetes pod; resident memory (hugetlb pages included); its share on
-/// pages of 2 MiB or more; the mean coverage of the sampled 2 MiB regions; the share of cycles spent on address translation,
-/// with its interval; zeros in huge pages (> while not all are scanned); the change of huge memory since the last refresh;
-/// swapped memory; the age of the oldest sample, the share of memory that was sampled, and what that costs the process. A dash
-/// means unknown. A narrow terminal has fewer columns; what the table is sorted by stays. On a terminal ? shows the keys.
+/// The columns: user, systemd unit (or control group), Kubernetes pod; resident memory (hugetlb
+/// pages included); its share on pages of 2 MiB or more; the mean coverage of the sampled 2 MiB
+/// regions; the share of cycles spent on address translation, with its interval; zeros in huge
+/// pages (> while not all are scanned); the change of huge memory since the last refresh; swapped
+/// memory; the age of the oldest sample, the share of memory that was sampled, and what that costs
+/// the process. A dash means unknown. A narrow terminal has fewer columns; what the table is sorted
+/// by stays. On a terminal ? shows the keys.
 ///
-/// If a megapage daemon runs, top also shows its policy, last pass and last decisions, and in the column DAEMON what it
-/// did to each process: memory promoted (+) and freed (-), or how many actions failed.
+/// If a megapage daemon runs, top also shows its policy, last pass and last decisions, and in the
+/// column DAEMON what it did to each process: memory promoted (+) and freed (-), or how many
+/// actions failed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only these processes: PIDs, or names as for pgrep
@@ -42,7 +45,8 @@ pub(crate) struct Args {
     /// Show one table, with what changed during --delay, and exit
     #[arg(short, long)]
     once: bool,
-    /// Only processes of which this regular expression matches the name, user, unit, control group, pod or number
+    /// Only processes of which this regular expression matches the name, user, unit, control group,
+    /// pod or number
     #[arg(short, long, value_name = "REGEX", value_parser = filter)]
     filter: Option<Filter>,
     /// Sort by pid, user, name, unit, pod, resident, huge, coverage, cost, bloat, change or swap
@@ -54,7 +58,8 @@ pub(crate) struct Args {
     /// Print JSON (schema megapage.top/1), one document for each refresh
     #[arg(long)]
     json: bool,
-    /// The socket of the daemon whose decisions to show [default: /run/megapage/daemon.sock, if a daemon answers]
+    /// The socket of the daemon whose decisions to show [default: /run/megapage/daemon.sock, if a
+    /// daemon answers]
     #[arg(long, value_name = "SOCKET")]
     daemon: Option<PathBuf>,
     #[command(flatten)]

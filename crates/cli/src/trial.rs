@@ -17,25 +17,29 @@ use serde::Serialize;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Try huge pages on a running service: on and off in random order while it works, judged by the service's own metric.
+/// Try huge pages on a running service: on and off in random order while it works, judged by the
+/// service's own metric.
 ///
-/// Its memory stays huge where that gains at least --least-gain, and is as it was before where it does not; what was found is used
-/// at the next start of the same build. Needs Linux 6.1, and root or CAP_SYS_NICE and CAP_SYS_PTRACE. Exit status: 0 decided; 1
-/// undecided, or ended early; 2 bad input, or not possible.
+/// Its memory stays huge where that gains at least --least-gain, and is as it was before where it
+/// does not; what was found is used at the next start of the same build. Needs Linux 6.1, and root
+/// or CAP_SYS_NICE and CAP_SYS_PTRACE. Exit status: 0 decided; 1 undecided, or ended early; 2 bad
+/// input, or not possible.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A service of systemd, or processes by number or name
     #[arg(value_name = "SERVICE|PROCESS", required_unless_present_any = ["list", "forget"])]
     targets: Vec<String>,
-    /// What to judge by: requests, calls, segments, psi:cpu|memory|io, function:NAME, latency:NAME, usdt:PROVIDER:NAME (of a
-    /// library: 'function:FILE NAME'), 'prometheus:URL QUERY', 'scrape:URL NAME', 'command:SHELL'
+    /// The metric to judge by: requests, calls, segments, psi:cpu|memory|io, function:NAME,
+    /// latency:NAME, usdt:PROVIDER:NAME (of a library: 'function:FILE NAME'),
+    /// 'prometheus:URL QUERY', 'scrape:URL NAME', 'command:SHELL'
     #[arg(long, value_name = "METRIC", default_value = "requests")]
     metric: Metric,
-    /// Whether the values of prometheus, scrape and command are a count that grows or samples [default: counter for scrape,
-    /// else gauge]
+    /// The kind of the values of prometheus, scrape and command: a count that grows, or samples
+    /// [default: counter for scrape, else gauge]
     #[arg(long, value_name = "counter|gauge")]
     kind: Option<Kind>,
-    /// What a count is taken by: seconds of the service's processor time, or of the clock [default: cpu]
+    /// The time that a count is divided by: seconds of the service's processor time, or of the
+    /// clock [default: cpu]
     #[arg(long, value_name = "cpu|second")]
     per: Option<Per>,
     /// Smaller values of prometheus, scrape and command are better
@@ -50,7 +54,8 @@ pub(crate) struct Args {
     /// The least length of a window, longer where switching is expensive: 200ms to 1h
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     period: Duration,
-    /// Let the service settle for so long after a switch [default: a tenth of the period, 200ms to 2s]
+    /// Let the service settle for so long after a switch [default: a tenth of the period, 200ms to
+    /// 2s]
     #[arg(long, value_name = "TIME", value_parser = time)]
     settle: Option<Duration>,
     /// Make the memory as it was before, whatever was found

@@ -1,7 +1,7 @@
 //! Links a shared library so that it also loads with old C libraries, down to glibc 2.17. Build
 //! scripts include this file.
 //!
-//! A linker takes the newest version of each symbol that the build machine's C library has, and the
+//! A linker takes the newest version of each symbol that the build machine's C library has. The
 //! loader of an older one then ends the program. So the linker gets stubs: libraries without code
 //! that define the symbols of glibc 2.17 (`symbols`). The options go to the shared library alone:
 //! tests and rlibs of the same package are linked as before.

@@ -218,7 +218,7 @@ static long note_mapping(struct task_struct *task, struct vm_area_struct *area, 
 	return 0;
 }
 
-/* The mapping at an address. EBUSY where somebody changes the address space just now. */
+/* Finds the mapping at an address. EBUSY if the process's address space is being changed. */
 SEC("syscall")
 int find_mapping(struct mapping *context)
 {

@@ -10,10 +10,9 @@
  *   int put_found(u32 index, u64 start, u64 entry, u32 level, u32 table)
  *   int copy_table(u32 index, u64 kernel_address)                 a whole table, 4 KiB, to the index-th place
  *
- * Page tables change and go while they are read. So every entry on the way down is read again after the copy: where
- * one has changed the region is walked anew, and left out after a few tries. A table that was freed and filled with
- * something else meanwhile is thus never taken for one, and no value of an entry leads outside memory that
- * read_memory allows.
+ * Page tables change and go while they are read. So every entry on the way down is read again after the copy. If one
+ * has changed, the region is walked again; after MOST_TRIES it is left out. So a table that was freed and reused
+ * meanwhile is never taken for a page table. No value of an entry leads outside memory that read_memory allows.
  */
 #ifndef MEGAPAGE_WALK_H
 #define MEGAPAGE_WALK_H

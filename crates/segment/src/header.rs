@@ -1,8 +1,7 @@
 //! Header of a segment: two slots that are written in turn, and the state of each page.
 //!
 //! It lies in the first page itself, not in a file beside it. On hugetlbfs a file of a few bytes
-//! takes a whole page, and a file elsewhere has another life: after a reboot it would still be
-//! there while the pages are gone.
+//! takes a whole page. A file elsewhere would outlive the pages: it survives a reboot.
 
 use crate::checksum::checksum;
 use crate::name::{LONGEST_NAME, Name};

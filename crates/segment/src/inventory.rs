@@ -63,7 +63,7 @@ pub struct Listed {
 pub struct Shape {
     /// The size of its pages, such as `2m`.
     pub page_size: String,
-    /// Its pages.
+    /// The number of its pages.
     pub pages: u64,
     /// Those of them that may hold old bytes.
     pub dirty_pages: u64,
@@ -79,7 +79,7 @@ pub struct Shape {
     pub node: Option<u32>,
     /// Time at which it was made, in seconds since 1970.
     pub created: u64,
-    /// Times that it was opened again.
+    /// Number of times that it was opened again.
     pub openings: u64,
 }
 

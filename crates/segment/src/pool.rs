@@ -30,14 +30,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Attempts to make a directory that another process removes meanwhile.
 const MOST_TRIES: usize = 16;
 
-/// Treatment of a segment's files: as DPDK's `--huge-unlink`.
+/// Treatment of a segment's files, as by DPDK's `--huge-unlink`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unlink {
     /// Existing files of that name are removed first; the memory is fresh. The new files stay
     /// behind.
     #[default]
     Existing,
-    /// As before, and the new files lose their names at once: nothing stays behind, even if the
+    /// As `Existing`, and the new files lose their names at once: nothing stays behind, even if the
     /// process is killed.
     Always,
     /// Existing files are reused, old bytes included. This has to be asked for: a process that can
@@ -96,7 +96,7 @@ pub struct Plan {
     pub pages: u64,
     /// Those of them that are there and would be reused.
     pub reused_pages: u64,
-    /// The pages that would have to be allocated besides.
+    /// The pages that would have to be allocated.
     pub new_pages: u64,
     /// The pages that are available: free and reserved by no process, allocated on demand by the
     /// kernel, and those of leftovers that would be removed. `None` for a directory that is not on

@@ -32,9 +32,9 @@ pub struct Opened {
     pub dirty_pages: u64,
     /// Pages of an earlier opening that were never handed out: zeros.
     pub clean_pages: u64,
-    /// Memory of leftovers that were removed first.
+    /// Bytes of leftovers that were removed first.
     pub removed: Bytes,
-    /// True if it is at the same address as the last time, or as in its owner.
+    /// True if its address is the same as the last time, or as in its owner.
     pub same_address: bool,
 }
 
@@ -100,7 +100,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Returns the parts of a segment of which nothing was there before.
+    /// Returns the parts of a new segment.
     pub fn of(place: Place, path: PathBuf, hugetlb: bool, role: Role) -> Parts {
         Parts { place, _first: None, path, hugetlb, role, removed: Bytes::ZERO }
     }
@@ -134,7 +134,7 @@ struct Book {
 /// Error of MADV_POPULATE_WRITE for a page at which an access would raise SIGBUS.
 const EFAULT: i32 = 14;
 
-/// Counts the files that lose their names at once, so that two of one process never meet.
+/// Counts the files that lose their names at once, so that no two of a process have the same name.
 static UNLINKED: AtomicUsize = AtomicUsize::new(0);
 
 impl Segment {
@@ -366,8 +366,8 @@ impl Segment {
     }
 
     /// Fills the page tables for all its pages, so that no access takes a fault. It takes about 0.3
-    /// ms for each GiB on pages of 2 MiB. Fresh segments have them filled already; a found one is
-    /// mapped without.
+    /// ms for each GiB on pages of 2 MiB. Fresh segments have them filled already; reused ones
+    /// do not.
     pub fn populate(&self) -> Result<(), SegmentError> {
         self.mapping.populate().map_err(during(&self.parts.path, "filling the page tables"))
     }

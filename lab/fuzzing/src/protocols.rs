@@ -19,8 +19,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Reads messages between a broker and its clients: each is written in the same way, and a client
-/// takes from a broker the contents of the message, or an error.
+/// Reads messages between a broker and its clients. Checks that each is written again with the same
+/// bytes, and that a client reads the contents of a broker's message, or an error.
 pub fn broker(data: &[u8]) {
     if let Some(bytes) = data.first_chunk::<REQUEST>()
         && let Some(request) = Request::decode(bytes)

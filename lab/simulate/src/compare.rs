@@ -27,7 +27,7 @@ pub enum CompareError {
     /// The trace does not say how much memory there is, and no option does.
     #[error("the trace does not say how much memory the machine has; give it with --memory")]
     NoMemory,
-    /// Less than the machine needs for anything.
+    /// The machine has too little memory to be simulated.
     #[error("a machine of {0} is too small; give it at least 16 MiB with --memory")]
     TooSmall(megapage_units::Bytes),
 }

@@ -150,9 +150,9 @@ pub struct Run {
     pub saved_seconds: f64,
     /// Regions that became huge: promotions, and huge pages at faults.
     pub made_huge: u64,
-    /// Time saved per promotion: nanoseconds of translation saved until the end of the run for each
-    /// region that became huge, by a promotion or at a fault; `None` if none did. Policies compare
-    /// if faults find no huge page, as in the HawkEye paper.
+    /// Nanoseconds of translation saved until the end of the run, for each region that became huge
+    /// by a promotion or at a fault; `None` if none did. Policies can be compared if faults find no
+    /// huge page, as in the HawkEye paper.
     pub saved_ns_per_promotion: Option<f64>,
     /// Actions that were not obtained.
     pub failures: u64,
@@ -336,9 +336,9 @@ impl Machine {
             })
     }
 
-    /// Takes the resident memory as the peak, if it is. It is also called before memory is released
-    /// within a step: otherwise a program that ends just after a step would seem to need more than
-    /// one that ends just before.
+    /// Raises the peak to the resident memory, if that is more. Also called before memory is
+    /// released within a step. Otherwise a program that ends just after a step would seem to need
+    /// more than one that ends just before.
     fn note_peak(&mut self) {
         self.run.peak_bytes = self.run.peak_bytes.max(self.resident());
     }

@@ -56,8 +56,8 @@ pub struct Memory {
     /// Blocks by the largest order that is free in them, except whole free blocks and reserved
     /// ones.
     partial: [BTreeSet<u32>; HUGE_ORDER],
-    /// The same for blocks that hold pages of the kernel's own: the page allocator keeps movable
-    /// memory out of them (migrate types) as long as there is other memory.
+    /// The same for blocks that hold unmovable pages of the kernel. The page allocator keeps
+    /// movable memory out of them (migrate types) as long as there is other memory.
     unmovable: [BTreeSet<u32>; HUGE_ORDER],
     /// Free pages in those.
     unmovable_free: u64,

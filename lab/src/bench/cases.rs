@@ -36,7 +36,7 @@ impl Bench {
     }
 }
 
-/// How memory is waited for after most of it is freed.
+/// Options of the wait for the release of memory after most of it is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Args)]
 pub struct ReleaseOptions {
     /// Milliseconds from the last free to the reading, up to a minute

@@ -17,7 +17,7 @@ const KEPT_SHARE: f64 = 0.5;
 const IDLE_SPEED: f64 = 0.98;
 /// Time that preloading the library adds to a program's start.
 const STARTUP_NS: f64 = 2e6;
-/// A larger difference is no tie, on a noisy machine either.
+/// Difference above which two values never count as equal, even on a noisy machine.
 const MOST_NOISE: f64 = 0.10;
 
 /// Judges the rows that ran; a bench without megapage's default has no gates.

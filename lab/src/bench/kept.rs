@@ -13,7 +13,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Holding {
-    /// None: no peer wants one.
+    /// No pool: no peer wants one.
     None,
     /// One for all cases, peers and rounds.
     Kept,

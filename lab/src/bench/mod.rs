@@ -79,8 +79,8 @@ pub struct Retrieval {
     /// The search.
     #[command(flatten)]
     pub search: retrieval::Options,
-    /// Compare 4 KiB pages with megapage at these sizes, separated by commas, and say from which on it pays; all: 1m, 4m,
-    /// 16m and so on, up to the largest that fits. Takes 6 --runs or more
+    /// Compare 4 KiB pages with megapage at these sizes, separated by commas, and say from which on
+    /// it pays; all: 1m, 4m, 16m and so on, up to the largest that fits. Takes 6 --runs or more
     #[arg(long, value_name = "LIST", conflicts_with = "size", value_parser = sizes)]
     pub sizes: Option<Sizes>,
     /// Options of every bench.
@@ -96,7 +96,7 @@ pub struct Release {
     /// Multiply sizes by this
     #[arg(long, default_value_t = 1.0, value_parser = scale(4.0))]
     pub scale: f64,
-    /// How memory is waited for.
+    /// Options of the wait.
     #[command(flatten)]
     pub wait: ReleaseOptions,
     /// Options of every bench.
@@ -104,7 +104,7 @@ pub struct Release {
     pub common: Common,
 }
 
-/// A program that has nothing to gain: is it slower?
+/// Measure the slow-down of a program that has nothing to gain
 #[derive(Clone, Debug, clap::Args)]
 pub struct Idle {
     /// Multiply the work by this
@@ -115,7 +115,7 @@ pub struct Idle {
     pub common: Common,
 }
 
-/// A program that does nothing: what does starting it cost?
+/// Measure the cost of starting a program that does nothing
 #[derive(Clone, Debug, clap::Args)]
 pub struct Startup {
     /// Multiply the number of starts by this

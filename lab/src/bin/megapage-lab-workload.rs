@@ -40,7 +40,7 @@ struct Cli {
 enum Workload {
     /// Allocate and touch memory, then read it at random.
     Access {
-        /// What the memory is made of.
+        /// The contents of the memory.
         #[arg(value_enum)]
         case: access::Case,
         /// Multiply sizes and accesses by this.
@@ -49,7 +49,7 @@ enum Workload {
     },
     /// Allocate 920 MB, free 80 % of it, wait, and see what is still resident.
     Release {
-        /// What is freed.
+        /// The objects to free.
         #[arg(value_enum)]
         case: release::Case,
         /// Multiply sizes by this.
@@ -90,7 +90,8 @@ enum Workload {
         #[arg(long, conflicts_with_all = ["work", "seconds"])]
         serve: bool,
     },
-    /// Say 'ready', then follow the lines on standard input (go, pause, fault) and tell how far the work has come.
+    /// Say 'ready', then follow the lines on standard input (go, pause, fault) and tell how far the
+    /// work has come.
     Steady {
         /// How the memory is reached.
         #[arg(value_enum)]
@@ -98,7 +99,8 @@ enum Workload {
         /// Bytes that are allocated and written.
         #[arg(long, default_value = "1g")]
         size: Bytes,
-        /// Bytes that are worked in, at the highest addresses: a power of two, no more than the size.
+        /// Bytes that are worked in, at the highest addresses: a power of two, no more than the
+        /// size.
         #[arg(long, default_value = "256m")]
         hot: Bytes,
         /// Milliseconds between two lines of progress.
@@ -108,7 +110,8 @@ enum Workload {
         #[arg(long)]
         units: Option<u64>,
     },
-    /// Say 'ready', then follow the lines on standard input (go, pause, report) and time touches of the memory.
+    /// Say 'ready', then follow the lines on standard input (go, pause, report) and time touches of
+    /// the memory.
     Probe {
         /// Bytes that are allocated and written.
         #[arg(long, default_value = "1g")]
@@ -119,13 +122,14 @@ enum Workload {
     },
     /// Say 'ready', then serve requests that the kernel counts, until it is killed.
     Service {
-        /// What a request does.
+        /// The work of a request.
         #[arg(value_enum)]
         kind: service::Kind,
         /// Its memory.
         #[arg(long, default_value = "64m")]
         size: Bytes,
-        /// The share of a request that reaches the memory; of a cache, what an entry that it does not hold costs more: 0 to 1.
+        /// The share of a request that reaches the memory; of a cache, what an entry that it does
+        /// not hold costs more: 0 to 1.
         #[arg(long, default_value_t = 1.0, value_parser = share)]
         share: f64,
     },
@@ -144,7 +148,7 @@ enum Workload {
     },
     /// Start children from a process with a large heap, and write while one lives.
     Fork {
-        /// What the heap lies on.
+        /// The pages of the heap.
         #[arg(value_enum)]
         pages: fork::Pages,
         /// Bytes of the heap.
@@ -159,7 +163,7 @@ enum Workload {
     },
     /// Start children from several threads of a process with a large heap at the same time.
     ConcurrentForks {
-        /// What the heap lies on.
+        /// The pages of the heap.
         #[arg(value_enum)]
         pages: fork::Pages,
         /// Bytes of the heap.
@@ -200,7 +204,7 @@ enum Keep {
         /// Queries in all.
         #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
         queries: u32,
-        /// Build it anew.
+        /// Build the index again.
         #[arg(long)]
         rebuild: bool,
     },
@@ -214,7 +218,7 @@ struct KeepArgs {
     /// Its memory, up to 16g.
     #[arg(long, default_value = "4g", value_parser = memory_size)]
     size: Bytes,
-    /// What becomes of what is there: removed, or reused.
+    /// The fate of an earlier segment: removed (existing), or reused (never).
     #[arg(long, value_enum, default_value_t = UnlinkArg::Existing)]
     unlink: UnlinkArg,
     /// A file for each page, not one for all.

@@ -1,5 +1,5 @@
-//! Gates: the speed-ups of the table with which the project began. In it, Java starts a child that
-//! does nothing, by the size of its heap, with large pages against normal ones.
+//! Gates: speed-ups of Java's start of a child that does nothing, with large pages against normal
+//! ones, by the size of the heap.
 
 use super::jvm::{ORDINARY, ROOT};
 use super::native::NativeRow;

@@ -34,7 +34,7 @@ pub use native::NativeRow;
 /// Longest time of a run of the laboratory's own program.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// What does starting a child cost a process with a large heap, and what does a living child?
+/// Measure the cost, to a process with a large heap, of starting a child and of a living child
 #[derive(Clone, Debug, clap::Args)]
 pub struct Fork {
     /// native, jvm, concurrent [default: all]

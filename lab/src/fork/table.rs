@@ -118,8 +118,7 @@ fn concurrent(rows: &[ConcurrentRow], slice_ms: u64) -> Section {
     Section::new(title, &header, lines)
 }
 
-/// Renders the table in the form of the one with which the project began: heap, large pages, normal
-/// pages, speed-up.
+/// Renders the JVM's table: heap, large pages, normal pages, speed-up.
 fn jvm(found: &JvmReport) -> Option<Section> {
     let version = found.version.as_ref()?;
     let mut users: Vec<&str> = found.rows.iter().map(|row| row.user).collect();

@@ -1,6 +1,6 @@
-//! Redis in three phases, in a memory group with a limit above the need of base pages: many values
-//! are set, most are deleted at random, larger ones are set. Filling the holes with zeros exceeds
-//! the limit.
+//! Redis in three phases, in a memory group with a limit above the need of base pages. Many values
+//! are set, most are deleted at random, larger ones are set. If the holes are filled with zeros,
+//! memory exceeds the limit.
 
 use super::configuration::{OURS, OURS_ALWAYS, Running};
 use super::redis::{Ended, Redis};
@@ -307,7 +307,7 @@ impl Steady {
     }
 }
 
-/// Compares each run with those of the same round: a machine has better minutes and worse ones.
+/// Compares each run with those of the same round, since the speed of a machine changes over time.
 fn compare(rows: &mut [BloatRow]) {
     let ended = |sample: &Sample| sample.rss_bytes[2].map(|bytes| bytes as f64);
     let of = |rows: &[BloatRow], name: &str, value: fn(&Sample) -> Option<f64>| -> Vec<(u32, f64)> {

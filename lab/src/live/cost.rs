@@ -38,9 +38,9 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Longest wait for the end of a pass: the daemon makes one in each minute.
 const PASS_WITHIN: Duration = Duration::from_secs(65);
 const PASS_WITHIN_BRIEFLY: Duration = Duration::from_secs(8);
-/// Then it runs for a slice, and is stopped for a slice, [`SLICES`] times at scale 1, to measure
-/// the programs' loss. That is a hundredth of their speed, while a shared host changes their rates
-/// by a tenth within some seconds.
+/// Length of a slice. After that the daemon runs for a slice and is stopped for a slice, [`SLICES`]
+/// times at scale 1, to measure the programs' loss. The loss is a hundredth of their speed, while a
+/// shared host changes their rates by a tenth within some seconds.
 const SLICE: Duration = Duration::from_secs(1);
 const SLICES: usize = 30;
 /// Interval of the programs' progress reports, and the longest wait for one after a slice.
@@ -269,9 +269,9 @@ fn runs_in(slice: usize, round: usize) -> bool {
     matches!(slice % 4, 0 | 3) == round.is_multiple_of(2)
 }
 
-/// Returns the daemon's share of a processor over a whole number of its passes, for at least
-/// `time`: from the end of a pass to the end of another. It waits up to `within` for each end. Also
-/// returns true if both ends were seen; otherwise the share is of the time that passed.
+/// Returns the daemon's share of a processor from the end of one pass to the end of another, over
+/// at least `time`. Waits up to `within` for each end. Also returns true if both ends were seen;
+/// otherwise the share is of the time that passed.
 fn share_of_passes(
     time: Duration,
     within: Duration,

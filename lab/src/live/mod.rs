@@ -42,10 +42,11 @@ pub use ksm::{Merging, RecoveryRow, RecoverySample};
 pub use promote::{Promote, PromoteRow};
 pub use stalls::StallReport;
 
-/// What the experiments on a live machine have in common.
+/// Options of all experiments on a live machine.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Live {
-    /// Configurations to compare, separated by commas: thp-never, thp-hard, megapage... [default: all]
+    /// Configurations to compare, separated by commas: thp-never, thp-hard, megapage... [default:
+    /// all]
     #[arg(long, value_delimiter = ',')]
     pub configurations: Vec<String>,
     /// Multiply sizes and waits by this, up to 1
@@ -105,10 +106,10 @@ fn dry_run(configurations: Result<Vec<Configuration>>) -> Vec<String> {
     lines
 }
 
-/// How soon is a program relieved of its page walks, by khugepaged and by the daemon?
+/// Measure how soon khugepaged and the daemon relieve a program of its page walks
 #[derive(Clone, Debug, clap::Args)]
 pub struct PromoteExperiment {
-    /// How.
+    /// Options of all live experiments.
     #[command(flatten)]
     pub live: Live,
 }
@@ -134,12 +135,12 @@ impl Experiment for PromoteExperiment {
     }
 }
 
-/// Does Redis stay within its limit, and what does it notice of the daemon?
+/// Check that Redis stays within its memory limit, and measure the daemon's effect on it
 #[derive(Clone, Debug, clap::Args)]
 pub struct BloatExperiment {
     /// redis, recovery [default: both]
     pub cases: Vec<String>,
-    /// How.
+    /// Options of all live experiments.
     #[command(flatten)]
     pub live: Live,
 }
@@ -181,10 +182,10 @@ impl Experiment for BloatExperiment {
     }
 }
 
-/// Who finishes when, where programs that gain from huge pages compete with others?
+/// Measure when each program finishes where programs that gain from huge pages compete with others
 #[derive(Clone, Debug, clap::Args)]
 pub struct FairExperiment {
-    /// How.
+    /// Options of all live experiments.
     #[command(flatten)]
     pub live: Live,
 }
@@ -211,10 +212,10 @@ impl Experiment for FairExperiment {
     }
 }
 
-/// What does the daemon take for itself, and cost others, with nothing to do?
+/// Measure the daemon's own processor time, and its cost to others, with nothing to do
 #[derive(Clone, Debug, clap::Args)]
 pub struct CostExperiment {
-    /// How. It knows the policies alone.
+    /// The options. Only configurations with a policy can be chosen.
     #[command(flatten)]
     pub live: Live,
 }
@@ -346,8 +347,8 @@ impl Stage<'_> {
         self.warm_for(bytes, Duration::ZERO)
     }
 
-    /// Does the same as [`Stage::warm`], for work that begins at once and takes no longer than 2 s:
-    /// a host that gets reports of free memory does not take it back meanwhile.
+    /// Does the same as [`Stage::warm`], for work that begins at once and takes no longer than 2 s.
+    /// In that time a host that gets reports of free memory does not take it back.
     fn warm_now(&mut self, bytes: u64) -> Result<Bytes> {
         self.warm_for(bytes, REPORTED_AFTER)
     }

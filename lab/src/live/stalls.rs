@@ -1,5 +1,5 @@
-//! Speed of the recovery of bloat, and its effects on a program: a probe times its touches while
-//! its memory is promoted and recovered, beside an equal one that no process acts on.
+//! Speed of the recovery of bloat, and its effects on a program. A probe times its touches while
+//! its memory is promoted and recovered, beside an equal probe that no process acts on.
 
 use super::ksm::{self, Merging, RecoverySample, Seen};
 use super::worker::Worker;
@@ -33,14 +33,13 @@ const STALL_NS: u64 = 5_000_000;
 const UNBOUND: Bytes = Bytes::gib(64);
 /// Longest time for a list of actions.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Times in a round that the probe is promoted and recovered as the daemon does it: a thousandth of
-/// the touches is to be more than a few of them.
+/// Times in a round that the probe is promoted and recovered as the daemon does it. With these, a
+/// thousandth of the touches is more than a few.
 const TURNS: u32 = 3;
 /// The daemon's default priority.
 const NICE: i32 = -10;
-/// Stalls that remain by themselves below which the probes count as calm, the time of a window, and
-/// the most windows at scale 1. The two probes touch their memory until then before anything is
-/// measured.
+/// Wait for calm probes before anything is measured: the p99.9 of touches below which a window is
+/// calm, the length of a window, and the most windows at scale 1.
 const CALM_NS: u64 = 500_000;
 const CALM_WINDOW: Duration = Duration::from_secs(1);
 const MOST_WINDOWS: u32 = 20;
@@ -70,7 +69,7 @@ pub struct StallReport {
     pub promote_gib_per_second: Spread,
     /// The part of the zeros that was released, the least of the rounds.
     pub freed_share: f64,
-    /// True if the two did not wait any more by themselves when it began.
+    /// True if both probes were calm when the rounds began.
     pub calm: bool,
     /// The greatest p99.9 of a single turn, in nanoseconds, beyond the twin's of the same turn:
     /// while promoting, and while recovering. A turn has some thousand touches: that is the third
@@ -239,9 +238,9 @@ fn add(all: &mut [Touches; 2], worst: &mut u64, more: [Touches; 2]) {
     all.iter_mut().zip(more).for_each(|(all, more)| all.add(more));
 }
 
-/// Lets both probes touch their memory with no other process at work until they do not wait any
-/// more. The cost of first touches, and of a virtual machine's host until it has settled, is no
-/// stall of ours. Returns their touches in the last window.
+/// Lets both probes touch their memory, with no other process at work, until both are calm. The
+/// cost of first touches, and of a virtual machine's host until it has settled, does not count as a
+/// stall. Returns their touches in the last window.
 fn calm(probe: &mut Worker, twin: &mut Worker, stage: &Stage<'_>) -> Result<[Touches; 2]> {
     let mut last = <[Touches; 2]>::default();
     let windows = (f64::from(MOST_WINDOWS) * stage.scale).ceil() as u32;

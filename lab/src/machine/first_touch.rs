@@ -1,8 +1,8 @@
-//! Memory of this process that is touched, or cleared, page by page, each time timed.
+//! Memory of this process that is touched or cleared page by page; each page is timed.
 //!
-//! File-level obligation: every address that is written lies in the range that the value owns from
-//! its making to its drop, mapped readable and writable; no reference into it is ever formed. Files
-//! that are mapped cannot shrink (they are extents).
+//! File-level obligation: every written address lies in the range that the value owns from its
+//! creation to its drop. The range is mapped readable and writable, and no reference into it is
+//! ever formed. Mapped files cannot shrink (they are extents).
 
 #![allow(unsafe_code)]
 

@@ -36,8 +36,8 @@ const RESOLUTION: f64 = 0.01;
 const LEAST_PROGRAMS: usize = 8;
 /// Histories that a recording keeps.
 const MOST_HISTORIES: usize = 250;
-/// The programs that are demanded by name: the result of one of them must not be missing because it
-/// did not start, or because the advice gave no value.
+/// Programs whose results are required: the gate fails if one did not start, or if its advice gave
+/// no value.
 const DEMANDED: [&str; 9] =
     ["chase", "random", "zipf", "sequential", "hot", "compute", "map", "redis", "postgres"];
 

@@ -22,8 +22,8 @@ pub struct Exactness {
     /// Pages that were read as accessed and were not touched, or the other way round, less
     /// `disturbed`.
     pub wrong: u64,
-    /// Pages that were touched and read as not accessed, and that the kernel marks as found idle by
-    /// DAMON or the idle-page bitmap: another process cleared their bit in between.
+    /// Pages that were touched and read as not accessed because another process cleared their bit
+    /// in between: the kernel marks them as found idle by DAMON or the idle-page bitmap.
     pub disturbed: u64,
     /// Huge regions that were compared, over all rounds: one bit each. Regions for which the
     /// machine had no huge page do not count.

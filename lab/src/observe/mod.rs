@@ -27,7 +27,7 @@ pub use cost::Cost;
 pub use exact::Exact;
 pub use slowdown::Slowdown;
 
-/// Is what is observed true, what does observing cost, and is the advice right?
+/// Check that observations are exact and advice is right, and measure the cost of observing
 #[derive(Clone, Debug, clap::Args)]
 pub struct Observe {
     /// exact, cost, slowdown, advice [default: all]

@@ -1,6 +1,6 @@
-//! The peers at their best: every way to give a program its pages that the benches compare, each
-//! with its settings, the reason for them and their source. A test compares the manual's tables
-//! with them.
+//! The peers at their best: every way to give a program its pages that the benches compare. Each
+//! has its settings, the reason for them and their source. A test compares the manual's tables with
+//! them.
 
 mod kernel;
 #[cfg(test)]

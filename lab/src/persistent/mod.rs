@@ -37,7 +37,8 @@ const SLACK: Bytes = Bytes::mib(128);
 const WORKLOAD: Bytes = Bytes::mib(256);
 const ROOT: &str = "a pool of huge pages and a mount are root's";
 
-/// How soon is a program there again that finds its memory, compared with DPDK, and an index in it?
+/// Measure how soon a restarted program has its persistent memory again, compared with DPDK, and an
+/// index in it
 #[derive(Clone, Debug, clap::Args)]
 pub struct RestartExperiment {
     /// starts, sizes, index [default: all]
@@ -54,12 +55,13 @@ pub struct RestartExperiment {
     /// Leave DPDK out
     #[arg(long, conflicts_with = "install")]
     pub alone: bool,
-    /// Allocators to compare with, separated by commas, as of megapage bench [default: each at its best]
+    /// Allocators to compare with, separated by commas, as of megapage bench [default: each at its
+    /// best]
     #[arg(long, value_delimiter = ',')]
     pub peers: Vec<String>,
 }
 
-/// What does allocating and freeing in a segment cost, by size, compared with DPDK?
+/// Measure the cost of allocating and freeing in a segment, by size, compared with DPDK
 #[derive(Clone, Debug, clap::Args)]
 pub struct MallocExperiment {
     /// Memory to allocate from, 64m to 64g; DPDK's bench needs 2600m
@@ -68,7 +70,8 @@ pub struct MallocExperiment {
     /// Leave DPDK out
     #[arg(long, conflicts_with = "install")]
     pub alone: bool,
-    /// Allocators to compare with, separated by commas, as of megapage bench [default: each at its best]
+    /// Allocators to compare with, separated by commas, as of megapage bench [default: each at its
+    /// best]
     #[arg(long, value_delimiter = ',')]
     pub peers: Vec<String>,
 }
@@ -124,8 +127,8 @@ impl Experiment for RestartExperiment {
     }
 
     fn needs(&self) -> Needs {
-        // The index once more on the heap, to compare its answers, and two threads' counts: 2 GB
-        // each from 1 GiB of postings on, and in proportion below.
+        // A second index on the heap, to compare its answers, and the counts of two threads. The
+        // counts take 2 GB each from 1 GiB of postings on, and in proportion below.
         let besides = if self.wants("index") { self.heap() } else { WORKLOAD };
         needs(self.pool() + besides, self.alone)
     }

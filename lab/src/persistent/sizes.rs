@@ -41,8 +41,8 @@ pub struct SizeRow {
     pub side: &'static str,
     /// Its memory.
     pub size_bytes: u64,
-    /// `cold`: memory is fresh; `second`: it is found again, and page tables are filled at the
-    /// first access; `populated`: it is found again, and page tables are filled at once.
+    /// `cold`: memory is fresh. `second`: it is found again, and page tables are filled at the
+    /// first access. `populated`: it is found again, and page tables are filled at once.
     pub start: &'static str,
     /// From the start of the process to its end.
     pub wall_ms: Spread,

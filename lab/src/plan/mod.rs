@@ -39,7 +39,7 @@ const LEAST_GAIN: f64 = 1.03;
 /// Longest time of planning.
 const LONGEST_PLAN: Duration = Duration::from_secs(300);
 
-/// Does a plan from recordings rank services as they gain, and size pools as they are needed?
+/// Check that a plan from recordings ranks services by their gain, and sizes pools by the need
 #[derive(Clone, Debug, clap::Args)]
 pub struct PlanExperiment {
     /// plan, cost [default: all]
@@ -70,7 +70,7 @@ pub struct KindReport {
     pub predicted: Option<[f64; 3]>,
     /// The plan's verdict.
     pub verdict: String,
-    /// And its reason.
+    /// The reason for the verdict.
     pub why: String,
     /// Hosts that it was recorded on.
     pub hosts: usize,

@@ -10,9 +10,9 @@ use std::path::PathBuf;
 
 /// Show what huge pages are worth: the gain of each policy over a budget of huge pages
 ///
-/// The gain is the translation time that huge pages save, in per cent of the time on base pages. The budget is in per cent of
-/// the memory that the programs use; beyond it no huge page is to be had. One run for each policy and budget: --step 10 takes
-/// a tenth of the time.
+/// The gain is the translation time that huge pages save, in per cent of the time on base pages.
+/// The budget is in per cent of the memory that the programs use; beyond it no huge page is to be
+/// had. One run for each policy and budget: --step 10 takes a tenth of the time.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -20,7 +20,8 @@ pub struct Args {
     /// Policies, separated by commas [default: megapage,hawkeye-pmu,hawkeye-g,ingens,freebsd,linux]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     policy: Vec<String>,
-    /// Budgets in per cent of the memory in use, ascending, separated by commas [default: 0,1,2,4,8,16,32,64,100]
+    /// Budgets in per cent of the memory in use, ascending, separated by commas [default:
+    /// 0,1,2,4,8,16,32,64,100]
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = number(0.0, 100.0, "per cent from 0 to 100"))]
     budget: Vec<f64>,
     /// Write the curves as a picture to this file

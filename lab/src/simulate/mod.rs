@@ -21,7 +21,8 @@ use std::thread::available_parallelism;
 
 /// Try policies on a modelled machine: on a recorded program, or on the workloads of the papers
 ///
-/// The policies are those that the daemon runs. The same arguments give the same output, to the byte.
+/// The policies are those that the daemon runs. The same arguments give the same output, to the
+/// byte.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
@@ -58,7 +59,7 @@ struct RunArgs {
     json: bool,
 }
 
-/// What runs, and on which machine.
+/// Options for the simulated workload and machine.
 #[derive(Debug, clap::Args)]
 struct MachineArgs {
     /// A generated workload (see megapage-lab simulate list)
@@ -76,12 +77,12 @@ struct MachineArgs {
     /// Run the programs in a virtual machine: each page walk is nested
     #[arg(long)]
     virtualized: bool,
-    /// The pages that the host backs the virtual machine's memory by: `same` as the guest's, whatever the policy makes of
-    /// them, or always `base` or `huge`
+    /// The pages that the host backs the virtual machine's memory by: `same` as the guest's,
+    /// whatever the policy makes of them, or always `base` or `huge`
     #[arg(long, value_name = "PAGES", default_value = "same", requires = "virtualized")]
     host_pages: HostPagesArg,
-    /// Regions that every policy may promote in a second (8: the papers' testbed), or `own`: each policy's default (Linux:
-    /// 0.8)
+    /// Regions that every policy may promote in a second (8: the papers' testbed), or `own`: each
+    /// policy's default (Linux: 0.8)
     #[arg(long, value_name = "REGIONS|own", default_value = "8", value_parser = speed)]
     speed: Pace,
     /// Simulated seconds from one step to the next
@@ -98,7 +99,7 @@ struct MachineArgs {
 /// `--host-pages`.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum HostPagesArg {
-    /// Of the guest's size
+    /// Pages of the guest's size
     Same,
     /// Base pages
     Base,

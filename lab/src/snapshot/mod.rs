@@ -64,7 +64,7 @@ pub const CONFIGURATIONS: [(&str, Who); 5] = [
     ("daemon", Who::Daemon),
 ];
 
-/// What does Redis notice that saves by a fork, on base pages and on huge ones?
+/// Measure the latency of Redis while it saves by a fork, on base pages and on huge ones
 #[derive(Clone, Debug, clap::Args)]
 pub struct Snapshot {
     /// Bytes of all values, up to 16g

@@ -41,7 +41,8 @@ use loader::Loader;
 pub use judge::{Finding, Shown};
 pub use walks::Walks;
 
-/// Code on huge pages: 64 MiB of functions called at random, a compiler, servers, by each way to get there
+/// Code on huge pages: 64 MiB of functions called at random, a compiler, servers, by each way to
+/// get there
 #[derive(Clone, Debug, clap::Args)]
 pub struct Text {
     /// generated, cc1plus, mariadb, node, postgres [default: all]
@@ -49,7 +50,8 @@ pub struct Text {
     /// Multiply the number of calls, and of transactions, by this
     #[arg(long, default_value_t = 1.0, value_parser = scale(4.0))]
     pub scale: f64,
-    /// Another glibc with glibc.elf.thp (2.44), as 'dpkg -x' has unpacked it, for the way glibc [default: what --install found]
+    /// Another glibc with glibc.elf.thp (2.44), as 'dpkg -x' has unpacked it, for the way glibc
+    /// [default: what --install found]
     #[arg(long, value_name = "DIRECTORY")]
     pub glibc: Option<PathBuf>,
 }

@@ -17,13 +17,14 @@ megapage_units::named! {
     /// Way in which memory is reached. Each case but `Compute` has 1 GiB and a little.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
     pub enum Case {
-        /// Pointers that lead through all cache lines in no order: each access waits for the one before.
+        /// Pointers through all cache lines in random order: each access waits for the one before.
         Chase = "chase",
-        /// Reads at random places that do not wait for each other.
+        /// Random reads that do not wait for each other.
         Random = "random",
         /// Random reads of which the k-th most frequent cache line gets a share of about 1/k.
         Zipf = "zipf",
-        /// All words one after the other, into a checksum of which each step waits for the one before.
+        /// All words one after the other, into a checksum in which each step waits for the one
+        /// before.
         Sequential = "sequential",
         /// All words one after the other, added up as fast as memory gives them.
         Stream = "stream",

@@ -13,11 +13,13 @@ megapage_units::named! {
     /// Objects that are freed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
     pub enum Case {
-        /// Of 2 million small objects, four of five, each chosen at random: nearly every page keeps a live one.
+        /// Four of five of 2 million small objects, each chosen at random: nearly every page keeps
+        /// a live one.
         Random = "random",
-        /// Of 2 million small objects, four of five runs of [`RUN`] consecutive allocations: whole pages come free.
+        /// Four of five runs of [`RUN`] consecutive allocations, of 2 million small objects: whole
+        /// pages come free.
         Runs = "runs",
-        /// Of objects of 64 KiB to 4 MiB, 920 MB in all, four of five at random.
+        /// Four of five objects of 64 KiB to 4 MiB, chosen at random; 920 MB in all.
         Big = "big",
     }
 }
@@ -35,8 +37,8 @@ pub struct Options {
     pub scale: f64,
     /// The wait after the last free.
     pub wait: Duration,
-    /// True if it allocates and frees a little while waiting, as a living program does: allocators
-    /// that give back memory as a side effect of the next call do it only then.
+    /// True if it allocates and frees a little while waiting, as a living program does. Some
+    /// allocators release memory only as a side effect of the next call.
     pub trickle: bool,
 }
 

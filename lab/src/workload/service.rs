@@ -17,10 +17,11 @@ megapage_units::named! {
     /// Work of a request.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
     pub enum Kind {
-        /// Reads at random, each of which waits for the one before, in all of the memory.
+        /// Random reads in all of the memory, each of which waits for the one before.
         Random = "random",
-        /// Follows links from page to page, one in each, in an order without a pattern, as who walks the headers of a buffer pool's
-        /// pages: the caches hold what is read, and no TLB the pages.
+        /// Follows links from page to page, one in each page, in an order without a pattern, like a
+        /// walk over the page headers of a buffer pool. The caches hold the links; no TLB holds the
+        /// pages.
         Linked = "linked",
         /// As `random`, in a part that caches and TLB cover.
         Small = "small",
@@ -28,8 +29,9 @@ megapage_units::named! {
         Sequential = "sequential",
         /// Small matrices in the caches.
         Compute = "compute",
-        /// A cache that keeps within a budget of resident memory: it looks at what is resident and holds fewer entries where that is
-        /// more. Two base pages in five of its memory are never touched: on huge pages they are resident as well.
+        /// A cache that keeps within a budget of resident memory: it holds fewer entries when more
+        /// memory is resident. Two base pages in five of its memory are never touched: on huge
+        /// pages they are resident as well.
         Budgeted = "budgeted",
     }
 }
@@ -80,8 +82,8 @@ impl Service {
         // Not touched by the allocator: the pages come from the kernel.
         let mut memory = vec![0u64; words];
         let touched = |page: usize| options.kind != Kind::Budgeted || page % 5 < TOUCHED;
-        // Random reads use memory that was touched out of order, as after a while of use: some
-        // processors hold consecutive page frames in one entry of the TLB.
+        // Random reads use memory that was touched out of order, as after some time of use. In
+        // order, some processors would hold consecutive page frames in one TLB entry.
         let pages = memory.len() / WORDS;
         let mut order: Vec<usize> = (0..pages).filter(|page| touched(*page)).collect();
         let mut random = Random::new(61);

@@ -1,5 +1,5 @@
-//! A program that works without an end and reports its progress: the effect of an outside change on
-//! its rate can be seen from outside, moment by moment.
+//! A program that works without end and reports its progress, so that its rate shows the effect of
+//! an outside change moment by moment.
 //!
 //! Its memory is one allocation, every word written once in order of address. It works in the part
 //! with the highest addresses, which a scan from the bottom finds last.

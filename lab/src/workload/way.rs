@@ -4,12 +4,12 @@ megapage_units::named! {
     /// Way in which the memory is reached.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
     pub enum Way {
-        /// Reads at random that do not wait for each other.
+        /// Random reads that do not wait for each other.
         Random = "random",
         /// Each read waits for the one before, in no order.
         Chase = "chase",
-        /// The same, but of one cache line in each base page, as of the headers of large objects: the lines fit caches, so
-        /// that what the program waits for is mostly translation.
+        /// As `chase`, in one cache line of each base page, like the headers of large objects. The
+        /// lines fit the caches, so the program waits mostly for translation.
         Sparse = "sparse",
         /// One word after the other, into a checksum.
         Sequential = "sequential",

@@ -102,8 +102,8 @@ impl KsmChange {
         self.0.recovered()
     }
 
-    /// Sets `controls`, and everything else as it was found. Where one setting is refused, all are
-    /// put back.
+    /// Sets `controls`, and everything else as it was found. If one setting is refused, all are put
+    /// back.
     pub fn set(&mut self, controls: &KsmControls) -> Result<(), KernelError> {
         self.0.set(controls.texts())
     }
@@ -141,8 +141,8 @@ pub fn read(root: &KernelRoot) -> Result<Option<Ksm>, KernelError> {
     }))
 }
 
-/// Returns the kernel thread that merges. `None` where there is none, as in a container that sees
-/// only its own processes.
+/// Returns the kernel thread that merges. `None` if there is none, as in a container that sees only
+/// its own processes.
 pub fn thread(root: &KernelRoot) -> Result<Option<Pid>, KernelError> {
     let is_ksmd = |pid: &Pid| {
         // A process that has ended meanwhile does not count.

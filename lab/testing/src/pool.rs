@@ -28,10 +28,12 @@ pub struct PoolGuard {
 }
 
 impl PoolGuard {
-    /// Adds `pages` to the machine's pool of `size`. With 0 pages the pool is only restored in the
-    /// end. Returns `None`, after a loud skip, in four cases: tests may not change the machine;
-    /// there is no pool of that size; less than [`LEAST_AVAILABLE`] would stay available; or the
-    /// kernel does not find the pages. A skip for lack of pages of 1 GiB fails no test.
+    /// Adds `pages` to the machine's pool of `size`. With 0 pages the pool is only restored at the
+    /// end. A skip for lack of pages of 1 GiB fails no test.
+    ///
+    /// Returns `None`, after a loud skip, if tests may not change the machine, if there is no pool
+    /// of that size, if less than [`LEAST_AVAILABLE`] would stay available, or if the kernel does
+    /// not find the pages.
     pub fn reserve(size: PageSize, pages: u64) -> Option<PoolGuard> {
         PoolGuard::try_reserve(size, pages)
             .map_err(|why| {

@@ -11,7 +11,7 @@ pub fn allowed() -> io::Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|&number| set.is_set(number)).collect())
 }
 
-/// Binds the calling thread to one processor (sched_setaffinity(2)). Fails with EINVAL where it may
+/// Binds the calling thread to one processor (sched_setaffinity(2)). Fails with EINVAL if it may
 /// not run there.
 pub fn stay_on(number: usize) -> io::Result<()> {
     if number >= CpuSet::MAX_CPU {

@@ -77,8 +77,8 @@ pub fn refuse(call: Call, errno: i32) {
     apply_filter_all_threads(&program).expect("seccomp(2)");
 }
 
-/// Runs the test `name` (its path in the crate) of this executable once more, alone, in a separate
-/// process, and runs `work` there: its changes of the process do not affect other tests. Returns
+/// Runs the test `name` (its path in the crate) of this executable again, alone in a separate
+/// process, and runs `work` there. Changes of that process do not affect other tests. Returns
 /// `false` in that process.
 ///
 /// # Panics

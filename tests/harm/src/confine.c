@@ -1,5 +1,6 @@
-// Installs a filter that kills on calls that are not listed, and starts a program, as a service manager does.
-// usage: confine LIST [NAME=VALUE]... PROGRAM [ARGUMENTS]; LIST holds numbers, one a line.
+// Installs a seccomp filter that kills on system calls that are not listed, and starts a program,
+// as a service manager does. usage: confine LIST [NAME=VALUE]... PROGRAM [ARGUMENTS]; LIST holds
+// numbers, one a line.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>

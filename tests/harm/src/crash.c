@@ -1,4 +1,4 @@
-// Writes where nothing is.
+// Writes to address 0, which is not mapped.
 #include <stdlib.h>
 
 int where;

@@ -1,4 +1,4 @@
-/* What the C programs here share: a check that names what failed and where. */
+/* A check, shared by the C programs here, that names what failed and where. */
 #ifndef CHECK_H
 #define CHECK_H
 

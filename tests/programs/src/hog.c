@@ -19,6 +19,6 @@ int main(int argc, char **argv) {
     }
     printf("%ld\n", pages);
     fflush(stdout);
-    alarm(120); /* whoever started it may be gone */
+    alarm(120); /* the process that started it may be gone */
     pause();
 }

@@ -1,4 +1,4 @@
-/* Every entry point of malloc(3) and its neighbours: results, alignment, errno, and what must stay untouched. */
+/* Tests every entry point of malloc(3) and its neighbours: results, alignment, errno, and blocks that must not change. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <errno.h>
@@ -24,7 +24,7 @@ static void basics(void) {
         CHECK(p != NULL);
         CHECK(aligned(p, size >= 16 ? 16 : 8));
         CHECK(malloc_usable_size(p) >= size);
-        memset(p, 0xa5, malloc_usable_size(p)); /* all that it says is usable is */
+        memset(p, 0xa5, malloc_usable_size(p)); /* every byte that malloc_usable_size reports is usable */
         kept = p;
         free(p);
     }
@@ -195,7 +195,7 @@ static void tuning(void) {
     fclose(null);
 }
 
-/* What the C library allocates inside, the program frees, and the other way round. */
+/* The program frees blocks that the C library allocated, and the other way round. */
 static void shared_with_libc(void) {
     char *copy = strdup("a string that the C library allocates");
     CHECK(copy != NULL && strlen(copy) == 37);

@@ -1,10 +1,14 @@
-// shared KIND MIB PROCESSES [busy] [misplaced] [sparse]: processes that share memory, and check each byte of it.
+// shared KIND MIB PROCESSES [busy] [misplaced] [sparse]: processes that share memory, and check
+// each byte of it.
 //
-// KIND is anonymous, memfd, sysv, or the path of a file to be made (on a tmpfs). The first process maps MIB of it at an address
-// that agrees with the offset modulo 2 MiB (with `misplaced` 4 KiB beyond), and forks the others; page P is written by process
-// P mod PROCESSES alone, with `sparse` one page of 16. With `busy` they go on: each checks its pages and writes them anew. Says
-// "ready ADDRESS PID..." and obeys its input: "check" stops the writers, has every process check its pages, and all of them the
-// first's view of every page; the answer is "ok ROUNDS" or "bad ERRORS". At the end of the input all end.
+// KIND is anonymous, memfd, sysv, or the path of a file to make (on a tmpfs). The first process
+// maps MIB of it at an address that agrees with the offset modulo 2 MiB (with `misplaced` 4 KiB
+// beyond), and forks the others. Only process P mod PROCESSES writes page P; with `sparse` one page
+// of 16 is used. With `busy` each process goes on: it checks its pages and writes them again.
+//
+// Prints "ready ADDRESS PID..." and obeys its input. "check" stops the writers, and checks every
+// page through the first process's mapping; it answers "ok ROUNDS", or "bad ERRORS" with the errors
+// of all processes. At the end of the input all processes end.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sched.h>
@@ -39,7 +43,7 @@ static uint64_t *page_at(char *memory, size_t page)
     return (uint64_t *)(memory + page * PAGE);
 }
 
-// Word 0 is the page's number, word 1 its generation, the others follow from both.
+// Word 0 is the page's number, word 1 its generation; the others are computed from both.
 static void fill(char *memory, size_t page, uint64_t generation)
 {
     uint64_t *words = page_at(memory, page);
@@ -70,7 +74,7 @@ static void work(char *memory, size_t pages, size_t step, int me, int processes,
             if (getppid() == 1) _exit(1);
         }
         status->paused[me] = 0;
-        // Goes on where it was stopped, so that every page is of the last generation or of this one.
+        // Goes on where it stopped, so that every page is of the last generation or of this one.
         for (; at < pages && !status->pause; at += step) {
             if ((int)(at / step % processes) != me) continue;
             if (!is_whole(memory, at) || page_at(memory, at)[1] != generation)
@@ -116,7 +120,7 @@ int main(int count, char **arguments)
         int file = strcmp(kind, "memfd") ? open(kind, O_RDWR | O_CREAT, 0600) : memfd_create("shared", 0);
         if (file < 0 || ftruncate(file, size)) fail(kind);
         memory = mmap(place, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
-        // Nothing but the mapping holds a memfd.
+        // From here on only the mapping keeps a memfd.
         close(file);
     }
     if (memory == (char *)-1) fail("map");
@@ -142,13 +146,13 @@ int main(int count, char **arguments)
         status->pause = 1;
         int torn[64] = {0};
         for (int i = 0; i < processes; i++)
-            // One that was killed does not answer.
+            // A killed process does not answer.
             while (!dead[i] && !status->paused[i] && !(dead[i] = waitpid(pids[i], 0, WNOHANG) != 0)) usleep(1000);
         uint64_t errors = status->errors;
         for (size_t page = 0; page < pages; page++) {
             if (page % step == 0) {
                 int owner = page / step % processes;
-                // One that was killed may have been at a page.
+                // A killed process may have left one page half written.
                 if (!is_whole(memory, page) && !(dead[owner] && !torn[owner]++)) errors++;
                 continue;
             }

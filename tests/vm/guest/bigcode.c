@@ -1,4 +1,4 @@
-/* Code of 8 MiB that is run all over, and constants to compare: prints `ready PID SUM`, then a sum for each line it reads.
+/* Runs all of 8 MiB of code, and compares constants: prints `ready PID SUM`, then a sum for each line that it reads.
  * The sum is of the code's bytes, so that a wrong page shows. */
 #include <stdint.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #define CODE (8u << 20)
 
 #ifdef __aarch64__
-#define REST "4084" /* what `ret` and the number leave of 4096 */
+#define REST "4084" /* the rest of 4096 bytes after `ret` and the number */
 #else
 #define REST "4087"
 #endif

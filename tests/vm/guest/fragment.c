@@ -13,7 +13,7 @@
 
 #define PAGE 4096UL
 #define HUGE_PAGE (2UL << 20)
-// Pages in a pipe: what root may ask for without a setting.
+// Pages in a pipe: as many as root can request without changing a setting.
 #define PIPE_PAGES 256
 #define MOST_BLOCKS 65536
 // Blocks that are left, and refusals in a row after which there are none.

@@ -1,14 +1,15 @@
-/* Holds memory that checks itself: each word is what its place and generation make it. What it prints is the only claim
- * about its own memory: `ok WORDS`, or `bad ...` and status 1.
+/* Holds memory and checks it: each word is computed from its place and its generation. Prints `ok WORDS`, or `bad ...` with
+ * status 1.
  *
  *   holder [--mib N] [--block BYTES] [--mmap] [--advise] [--threads N] [--forks N] [--smaps FILE] [--linger MS]
  *          [--interactive] [--busy | --touch] [--rounds N]
  *
- * Blocks come from malloc, or with --mmap from one mapping (--advise: with MADV_HUGEPAGE). Threads share the amount. Each of
- * --forks children checks what it inherited, rewrites its copy and checks that. --smaps copies /proc/self/smaps, without
- * malloc, to FILE.before when all is there, and to FILE after having stood still for --linger, so that a sampler sees it. --interactive prints `ready PID` and obeys lines:
- * check, write (a new generation), half (frees every second block), quit. --busy rewrites and checks all the time meanwhile, --touch
- * reads a word of each base page every 20 ms.
+ * Blocks come from malloc, or with --mmap from one mapping (--advise: with MADV_HUGEPAGE). The threads divide the memory
+ * among them. Each of --forks children checks the memory that it inherited, rewrites its copy and checks that. --smaps copies
+ * /proc/self/smaps, without malloc: to FILE.before when all memory is present, and to FILE after the process stood still for
+ * --linger, so that a sampler sees it. --interactive prints `ready PID` and obeys lines: check, write (a new generation), half
+ * (frees every second block), quit. Meanwhile --busy rewrites and checks all the time, and --touch reads a word of each base
+ * page every 20 ms.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-//! Check that a test shows something, or says by `skip()` of lab/testing why it does not.
+//! Check that no test ends early without a reason: it must call `skip()` of lab/testing first.
 //!
 //! A way out of a test is a `return` without a value, a `return` that only prints, or a `continue`.
 //! It is allowed if its block calls a gate before it, or if a gate decides about the block:
@@ -7,7 +7,7 @@
 //! return `None` or `false` in the same places only. Helpers without a result follow the same
 //! rules.
 //!
-//! A test under `#[ignore]` does not count until it is asked for, so that it may leave.
+//! Tests under `#[ignore]` are exempt: they run only on request.
 
 use super::rust::crate_of;
 use super::scan::Source;

@@ -1,7 +1,7 @@
 //! Code and data of executables and libraries on huge pages.
 //!
-//! The kernel maps a file's pages by 2 MiB entries if they lie in folios of that size, and file
-//! offset and address agree modulo 2 MiB. [`prime`] brings a file's page cache into such folios.
+//! The kernel maps a file's pages by 2 MiB entries if they lie in folios of that size. File offset
+//! and address must also agree modulo 2 MiB. [`prime`] brings a file's page cache into such folios.
 //! [`check`] reports the gain of a file by that, and the gain that only its linker could give.
 //! [`own`] moves the segments of the calling process onto huge pages.
 //!

@@ -77,7 +77,7 @@ pub fn move_segments(pages: Pages, list: &[u8], ledger: &TextLedger) {
             ledger.too_many();
         }
     });
-    // A .bss larger than the bytes that the object has in its file gets no huge pages: touched here
+    // A .bss larger than the bytes that the object has in its file gets no huge pages. Touched here
     // and there, it would grow too far.
     let in_file = |wanted: usize| -> usize {
         let of_object = segments.iter().filter(|(object, _)| *object == wanted);

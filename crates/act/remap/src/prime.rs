@@ -37,7 +37,7 @@ pub struct Outcome {
     /// Bytes of them that lie in huge folios afterwards; `None` in a dry run.
     pub folio_bytes: Option<u64>,
     /// Bytes of them that a later mapping has by 2 MiB entries, at an address of the kernel's
-    /// choice, by the page table; `None` in a dry run.
+    /// choice. The page table shows it; `None` in a dry run.
     pub obtained_bytes: Option<u64>,
     /// Reason that not all were obtained.
     pub missing: Option<String>,

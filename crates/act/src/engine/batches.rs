@@ -15,7 +15,7 @@ use std::time::Duration;
 /// the whole process ([`Refusal::is_final`]).
 ///
 /// Adjacent regions are collapsed by one call as one range. At the start of each range the kernel
-/// has every processor empty its LRU queues (lru_add_drain_all), so one range disturbs a large
+/// has every processor empty its LRU queues (lru_add_drain_all). So one range disturbs a large
 /// machine once, not once for each region. (With two processors the difference cannot be measured:
 /// 0.02 ms of 1.5 ms.) For a range that failed the kernel returns one error, and goes on after some
 /// errors. Those of its regions that are not huge then get a call each.

@@ -31,7 +31,7 @@ impl Actuator for DryRun {
 }
 
 /// Returns the result that an action would have, with the line that reports it or the reason for a
-/// refusal; `None` for actions of the observer.
+/// refusal. `None` for actions of the observer.
 fn plan(action: &Action) -> Option<(Obtained, String)> {
     Some(match action {
         Action::Promote { size, .. } if *size != PageSize::HUGE_2M => {

@@ -1,7 +1,7 @@
 //! The daemon's configuration: a TOML file, and the command line over it.
 //!
-//! Every option has an effect and a default; one that is not known is an error. Errors are one line: file, line, what,
-//! how to repair it.
+//! Every option has an effect and a default; an unknown one is an error. An error is one line:
+//! file, line, problem and remedy.
 
 mod pace;
 pub mod text;
@@ -23,17 +23,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thiserror::Error;
 
-/// The longest configuration that is read, in bytes.
+/// Largest size of a configuration file, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// The file that is read where none is named; it need not be there.
+/// File that is read if none is named; it may be absent.
 pub const DEFAULT_PATH: &str = "/etc/megapage/daemon.toml";
 /// A pass is made at once when tasks have waited for memory for [`STALL`] within [`WITHIN`]
 /// (pressure stall information).
 pub(crate) const STALL: Duration = Duration::from_millis(50);
 pub(crate) const WITHIN: Duration = Duration::from_secs(1);
-/// Keys of former releases, by table. They have no effect any more, and a file that has one is read
-/// all the same.
+/// Keys of former releases, by table. They have no effect; a file with one is accepted.
 const GONE: [(&str, &str); 10] = [
     ("act", "call"),
     ("limits", "actions"),
@@ -53,206 +52,214 @@ const GONE_TABLES: [&str; 2] = ["shares", "thp"];
 /// Trackers of former releases. A file that names one gets the best tracker.
 const GONE_TRACKERS: [&str; 2] = ["damon-virtual", "smaps"];
 
-/// Why a configuration cannot be used, in one line.
+/// Error in a configuration, in one line.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{file}{}: {what}", line.map(|line| format!(":{line}")).unwrap_or_default())]
 pub struct ConfigError {
     /// The file, or `the command line`.
     pub file: String,
-    /// Counted from 1; `None` where it is about the file as a whole.
+    /// The line, from 1; `None` if the error is about the whole file.
     pub line: Option<usize>,
     /// The error, and how to repair it.
     pub what: String,
 }
 
-/// What becomes of promotions when the daemon is stopped.
+/// Treatment of promoted memory when the daemon stops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnExit {
-    /// They stay.
+    /// Leaves it huge.
     #[default]
     Leave,
-    /// What this daemon has promoted is split again.
+    /// Splits what this daemon has promoted.
     Undo,
 }
 
-/// Everything that can be configured.
+/// The whole configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The policy: one of docs/policies.md, such as megapage, hawkeye-pmu, hawkeye-g, ingens, freebsd, linux.
+    /// The policy: one of docs/policies.md, such as megapage, hawkeye-pmu, hawkeye-g, ingens,
+    /// freebsd, linux.
     pub policy: String,
-    /// From one pass to the next, at least; 100ms to 1h.
+    /// Shortest time between the starts of two passes; 100ms to 1h.
     #[serde(with = "text::time")]
     pub interval: Duration,
-    /// What becomes of promotions when the daemon is stopped: "leave" or "undo".
+    /// Treatment of promoted memory when the daemon stops: "leave" or "undo".
     pub on_exit: OnExit,
-    /// The daemon's own priority, -20 (before all others) to 19: what is to relieve a loaded machine must get a
-    /// processor; how much of it is bounded by `observe.own_percent`.
+    /// The daemon's nice value, -20 (highest priority) to 19: on a loaded machine the daemon must
+    /// get a CPU to free memory. `observe.own_percent` bounds the CPU time that it takes.
     pub nice: i32,
-    /// Where cool-downs are stored over a restart of the daemon; "" keeps none.
+    /// File that keeps cool-downs over a restart of the daemon; "" keeps none.
     #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub state_file: PathBuf,
-    /// Locked by the one daemon of this machine.
+    /// Lock of the one daemon of this machine.
     #[serde(serialize_with = "megapage_kernel::json_path::escaped")]
     pub lock_file: PathBuf,
-    /// Which processes.
+    /// Selection of processes.
     pub processes: Processes,
-    /// How they are looked at.
+    /// Observation of processes.
     pub observe: Observe,
-    /// When memory runs short.
+    /// Detection of memory shortage.
     pub pressure: PressureWatch,
-    /// What acting may cost.
+    /// Budgets of actions.
     pub act: Act,
-    /// Bounds on what a policy may ask for, whatever policy it is.
+    /// Bounds on the requests of any policy.
     pub limits: Limits,
-    /// The published policies: how fast they promote.
+    /// Promotion rate of the published policies.
     pub pace: PublishedPace,
-    /// The policy "megapage": weights, caps and guaranteed shares, by name or control group.
+    /// Claims for the policy "megapage": weights, caps and guaranteed memory, by command name or
+    /// control group.
     #[serde(rename = "claim")]
     pub claims: Vec<Claim>,
-    /// Where values and decisions can be had.
+    /// Access to metrics, status and decisions.
     pub metrics: MetricsConfig,
-    /// What is written to standard error.
+    /// The log on standard error.
     pub log: LogConfig,
-    /// Keys of the file that are ignored: a line for each, which says so.
+    /// Warnings about ignored keys of the file, one line each.
     #[serde(skip)]
     pub ignored: Vec<String>,
 }
 
-/// Which processes are watched. One that is selected by none of these, or is denied, is neither looked at nor touched;
-/// megapage itself, its children and kernel threads never are, and process 1 only where `pids` names it.
+/// Selection of the processes to watch. The daemon neither reads nor touches a process that no
+/// option selects, or that one excludes. It never touches megapage itself, its children or kernel
+/// threads, and process 1 only if `pids` has it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Processes {
-    /// Regular expressions that are looked for in command names, as pgrep does; none: all.
+    /// Regular expressions, searched in command names as by pgrep; none: all processes.
     pub include: Vec<String>,
-    /// Identifiers, in addition to `include`.
+    /// PIDs, in addition to `include`.
     pub pids: Vec<i32>,
-    /// Regular expressions: processes of these names are left alone.
+    /// Regular expressions: skips processes with these names.
     pub exclude: Vec<String>,
-    /// Control groups (of the memory controller), with all below them; none: all.
+    /// Control groups of the memory controller, with their descendants; none: all.
     pub cgroups: Vec<String>,
     /// Users, by name or number; none: all.
     pub users: Vec<String>,
-    /// Users whose processes are left alone.
+    /// Users whose processes are skipped.
     pub exclude_users: Vec<String>,
-    /// Processes of builds of which `megapage trial` has found that huge pages do not pay are left alone, unless `pids` names
-    /// them.
+    /// True to skip processes of builds for which `megapage trial` found that huge pages do not
+    /// pay. Those in `pids` are not skipped.
     pub heed_trials: bool,
-    /// Processes with less resident memory are left alone, unless `pids` names them.
+    /// Skips processes with less resident memory, except those in `pids`.
     #[serde(with = "text::size")]
     pub least_resident: Bytes,
-    /// At most so many, those with most anonymous memory, and no user's more than half of them where others have some; 1 to
-    /// 4096.
+    /// Most processes to watch, those with most anonymous memory; 1 to 4096. One user gets at most
+    /// half of the places if others have processes.
     pub most: usize,
 }
 
-/// How processes are looked at.
+/// Observation of processes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Observe {
-    /// The largest slow-down of a process by being looked at, in per cent of its processor time.
+    /// Largest slow-down of a process by sampling, in percent of its CPU time.
     pub budget_percent: f64,
-    /// From clearing accessed bits to reading them.
+    /// Time from clearing accessed bits to reading them.
     #[serde(with = "text::time")]
     pub window: Duration,
     /// bpf, idle-pages or pagemap; "" for the best that works.
     pub tracker: String,
-    /// What the daemon may take of one processor while there is nothing to do, in per cent: passes become rarer.
+    /// CPU time that the daemon may take while there is nothing to do, in percent of one CPU:
+    /// passes become rarer.
     pub own_percent: f64,
-    /// The same while there is something to do: after a pass that deferred actions, while memory is short, or until a new
-    /// process of 256 MiB or more was sampled (30 s at most).
+    /// The same while there is something to do: after a pass that deferred actions, while memory is
+    /// short, or until a new process of 256 MiB or more is sampled (30 s at most).
     pub own_percent_busy: f64,
-    /// The same while memory is taken back: until it is, a process may be killed for lack of it.
+    /// The same while memory is recovered, to be in time before the OOM killer.
     pub own_percent_short: f64,
 }
 
-/// How a shortage is noticed between two passes.
+/// Detection of memory shortage between two passes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PressureWatch {
-    /// How often the memory in use is looked at, the machine's and that of limited control groups: a pass is made at once
-    /// when much of what was left has gone. Also the shortest time between two passes.
+    /// Interval at which the daemon checks memory in use, of the machine and of limited control
+    /// groups. A pass starts at once when much of the remaining memory has gone. Also the shortest
+    /// time between two passes.
     #[serde(with = "text::time")]
     pub look: Duration,
 }
 
-/// What acting may cost. All rates are of 2 MiB for each action, whatever came of it.
+/// Budgets of actions. Each action counts as 2 MiB, whatever its outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Act {
-    /// Most memory promoted in a second, over all processes: what is copied and zeroed.
+    /// Most memory promoted (copied and zeroed) per second, over all processes.
     #[serde(with = "text::size")]
     pub promoted_per_second: Bytes,
-    /// The same of one process.
+    /// The same for one process.
     #[serde(with = "text::size")]
     pub promoted_per_second_of_process: Bytes,
-    /// Most memory split and recovered in a second, over all processes: what the kernel looks through for zeros.
+    /// Most memory split and recovered (searched for zeros by the kernel) per second, over all
+    /// processes.
     #[serde(with = "text::size")]
     pub recovered_per_second: Bytes,
-    /// The same of one process.
+    /// The same for one process.
     #[serde(with = "text::size")]
     pub recovered_per_second_of_process: Bytes,
-    /// Time in system calls in one pass.
+    /// Time for the system calls of one pass.
     #[serde(with = "text::time")]
     pub time: Duration,
-    /// After a call that took more processor time than this, its process is left alone for a while; also, for the first
-    /// such while, after one that took ten times as long because it had to wait.
+    /// A process is skipped for a pause after a call that took more CPU time than this. It is also
+    /// skipped, for the first such pause, after a call that took ten times as long because it
+    /// waited.
     #[serde(with = "text::time")]
     pub latency_guard: Duration,
-    /// The first such while; it doubles each time that this happens again...
+    /// The first such pause; it doubles with each further one...
     #[serde(with = "text::time")]
     pub pause: Duration,
-    /// ...up to this, and after a slow call up to a hundred times what a region of it took.
+    /// ...up to this. After a slow call it is at most a hundred times the time for one region.
     #[serde(with = "text::time")]
     pub pause_most: Duration,
 }
 
-/// Bounds on what a policy may ask for: see `decide::Limits`.
+/// Bounds on the requests of any policy: see `decide::Limits`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Policy "megapage": a huge page with so many base pages of zeros is recovered while memory is short; 1 to 512.
+    /// Fewest base pages of zeros in a huge page that is recovered while memory is short (policy
+    /// "megapage"); 1 to 512.
     pub least_zeros: u16,
-    /// After an action a region is left alone for so long.
+    /// Time after an action during which its region is skipped.
     #[serde(with = "text::time")]
     pub settle: Duration,
-    /// What was split is not promoted for so long, and the other way round.
+    /// Time after a split during which its region is not promoted, and the other way round.
     #[serde(with = "text::time")]
     pub cool_down: Duration,
-    /// After that it is promoted only if so many of its 512 base pages have come or gone, or the
-    /// part of memory in use has fallen by 30 %.
+    /// Later, a split region is promoted only after a change: this many of its 512 base pages were
+    /// added or removed, or memory in use has fallen by 30 percentage points.
     pub changed_pages: u16,
-    /// The first wait after a failure; doubled with each further one...
+    /// The first back-off after a failure; it doubles with each further one...
     #[serde(with = "text::time")]
     pub back_off: Duration,
     /// ...up to this.
     #[serde(with = "text::time")]
     pub back_off_most: Duration,
-    /// A process is left alone while a forked child shares its memory; where they come more often than this, until none
-    /// was seen for so long. 0: they are no reason.
+    /// A process is skipped while a forked child shares its memory. If such children follow each
+    /// other within this time, it is skipped until none came for this long. 0: forks do not matter.
     #[serde(with = "text::time")]
     pub fork_quiet: Duration,
 }
 
-/// What one name or control group is entitled to. Exactly one of `name` and `cgroup`.
+/// Claim of a command name or a control group: exactly one of `name` and `cgroup` is set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
     /// Each process of this command name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The processes of this control group and those below it, together.
+    /// The processes of this control group and its descendants, together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
-    /// How much their gain counts against others': 1 is as every process's, 0 is never promoted.
+    /// Weight of their gain: 1 is the weight of others, 0 is never promoted.
     #[serde(default = "one")]
     pub weight: f64,
-    /// Most huge memory: of each process, or of the control group in all.
+    /// Most huge memory: of each process, or of the control group in total.
     #[serde(default, with = "text::some_size", skip_serializing_if = "Option::is_none")]
     pub cap: Option<Bytes>,
-    /// Huge memory that each process, or the control group in all, gets before others get more.
+    /// Huge memory that each process, or the control group in total, gets before others get more.
     #[serde(default, with = "text::some_size", skip_serializing_if = "Option::is_none")]
     pub least: Option<Bytes>,
 }
@@ -351,12 +358,13 @@ impl Default for Limits {
 }
 
 impl Config {
-    /// Reads and checks a file. `needed`: whether it is an error that there is none; else the defaults are answered.
+    /// Reads and checks a file. If the file is absent, returns an error if it is `needed`, else the
+    /// defaults.
     pub fn read(path: &Path, needed: bool) -> Result<Config, ConfigError> {
         Config::read_by(read_given, path, needed)
     }
 
-    /// Reads it again: a pipe of the caller's is empty by now, or would be waited for.
+    /// Reads a regular file again. A pipe is refused: it is empty by now, or the read would block.
     pub fn reread(path: &Path, needed: bool) -> Result<Config, ConfigError> {
         Config::read_by(read_regular, path, needed)
     }
@@ -385,7 +393,8 @@ impl Config {
         };
         let mut table: toml::Table = toml::from_str(text).map_err(error)?;
         let ignored = ignored(file, text, &mut table);
-        // A text has places for errors, a table has none.
+        // Parses the text if possible: errors in a text have positions, errors in a table have
+        // none.
         let read = if ignored.is_empty() { toml::from_str(text) } else { table.try_into() };
         let config = Config { ignored, ..read.map_err(error)? };
         config.check().map_err(|(key, what)| ConfigError {
@@ -396,33 +405,34 @@ impl Config {
         Ok(config)
     }
 
-    /// The same as a file that [`Config::parse`] reads.
+    /// Returns the configuration as text that [`Config::parse`] reads.
     pub fn to_toml(&self) -> String {
-        // All that it holds are strings, values, lists and tables.
+        // Cannot fail: it holds only strings, values, lists and tables.
         toml::to_string(self).unwrap_or_default()
     }
 
-    /// Chooses processes instead of those that the file includes: a value is an identifier, anything else a regular
-    /// expression. None leaves the choice as it is.
+    /// Replaces the file's selection of processes: a number is a PID, anything else a regular
+    /// expression. Changes nothing if `processes` is empty.
     pub fn choose(&mut self, processes: &[String]) {
         if processes.is_empty() {
             return;
         }
         let (pids, names): (Vec<&String>, Vec<&String>) =
             processes.iter().partition(|one| one.bytes().all(|byte| byte.is_ascii_digit()));
-        // A number that is no identifier at all is one that no process has.
+        // A number too large for a PID becomes a PID that no process has.
         self.processes.pids = pids.into_iter().map(|pid| pid.parse().unwrap_or(i32::MAX)).collect();
         self.processes.include = names.into_iter().cloned().collect();
         self.processes.least_resident = Bytes::ZERO;
     }
 
-    /// The policy, with its parameters.
+    /// Returns the policy with its parameters; `None` if its name is unknown.
     pub fn make_policy(&self) -> Option<Box<dyn Policy>> {
         if self.policy != OWN {
             return known(&self.policy).map(|known| known.make_at(self.pace.of_decide()));
         }
         let defaults = Parameters::default();
-        // What pays soon is paced by what acting may take, which is measured, and not by a value.
+        // `act.promoted_per_second` limits promotions that pay soon, so the policy's own rate for
+        // them must not be lower.
         let work = self.act.promoted_per_second.0.div_ceil(HUGE_2M as u64).max(defaults.promote.work);
         Some(Box::new(Megapage::new(Parameters {
             claims: self.claims.iter().filter_map(Claim::entitlement).collect(),
@@ -432,7 +442,7 @@ impl Config {
         })))
     }
 
-    /// Returns the policy within its limits, before it has seen anything.
+    /// Returns the initial state of the policy within its limits.
     pub fn state(&self) -> Result<State, ConfigError> {
         let Some(policy) = self.make_policy() else {
             let what = format!("policy: there is no policy '{}'", self.policy);
@@ -443,7 +453,7 @@ impl Config {
         Ok(state)
     }
 
-    /// The tracker that is asked for; `None` for the best.
+    /// Returns the configured tracker; `None` for the best.
     pub fn tracker(&self) -> Option<TrackerKind> {
         TrackerKind::parse(self.observe.tracker.as_bytes())
     }
@@ -474,7 +484,7 @@ fn ignored(file: &str, text: &str, table: &mut toml::Table) -> Vec<String> {
 }
 
 impl Act {
-    /// As decide takes them.
+    /// Returns them as the crate decide takes them.
     pub fn budgets(&self) -> Budgets {
         let Act { latency_guard: slow, pause, pause_most, .. } = *self;
         Budgets {
@@ -490,7 +500,7 @@ impl Act {
 }
 
 impl Limits {
-    /// As decide takes them.
+    /// Returns them as the crate decide takes them.
     pub fn of_decide(&self) -> megapage_decide::Limits {
         megapage_decide::Limits {
             settle: self.settle,

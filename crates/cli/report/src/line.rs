@@ -52,9 +52,9 @@ impl Style {
 /// Permission to write escape sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paint {
-    /// No escape sequences: for a file or a pipe, or if the user wants none.
+    /// Writes no escape sequences: for a file or a pipe, or if the user wants none.
     Plain,
-    /// Escape sequences for a terminal.
+    /// Writes escape sequences for a terminal.
     Colour,
 }
 

@@ -15,11 +15,11 @@ use std::process::ExitCode;
 
 /// Keep a stock of pre-zeroed huge pages and hand them to programs over a socket.
 ///
-/// Runs until SIGTERM or SIGINT: leased pages stay with their programs, the stock and the pages of --grow are released.
-/// See docs/broker.md.
+/// Runs until SIGTERM or SIGINT: leased pages stay with their programs, the stock and the pages of
+/// --grow are released. See docs/broker.md.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where to listen: a NAME for /run/megapage/pool-NAME.sock, or a path.
+    /// The socket to listen on: a NAME for /run/megapage/pool-NAME.sock, or a path.
     #[arg(long, value_name = "NAME|PATH", value_parser = name, default_value = "default")]
     socket: String,
     /// The size of the pages: 2m or 1g.
@@ -28,13 +28,15 @@ pub(crate) struct Args {
     /// Pages to keep ready: a multiple of --extent.
     #[arg(long, value_name = "PAGES", default_value_t = 64)]
     stock: u64,
-    /// Pages of an extent, one memory file that is handed out as a whole: 1 to 512 [default: 16 of 2m, 1 of 1g].
+    /// Pages of an extent, one memory file that is handed out as a whole: 1 to 512 [default: 16 of
+    /// 2m, 1 of 1g].
     #[arg(long, value_name = "PAGES")]
     extent: Option<u64>,
     /// Pages to add to the machine's pool meanwhile, within the safe floor of available memory.
     #[arg(long, value_name = "PAGES", default_value_t = 0)]
     grow: u64,
-    /// Keep the pages of --grow under memory pressure; without it half of the stock is released each time.
+    /// Keep the pages of --grow under memory pressure; without it half of the stock is released
+    /// each time.
     #[arg(long)]
     keep: bool,
     /// Neither release pages nor stop clearing under memory pressure.
@@ -55,8 +57,8 @@ pub(crate) struct Args {
     /// Serve the members of this group. Repeatable.
     #[arg(long, value_name = "GROUP")]
     allow_group: Vec<String>,
-    /// The socket's mode. Without --allow-user and --allow-group, the broker serves everyone whom the mode lets in
-    /// [default: 0600; 0666 with --allow-user or --allow-group].
+    /// The socket's mode. Without --allow-user and --allow-group, the broker serves everyone whom
+    /// the mode lets in [default: 0600; 0666 with --allow-user or --allow-group].
     #[arg(long, value_name = "MODE", value_parser = mode)]
     mode: Option<u32>,
     #[command(flatten)]
@@ -127,7 +129,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
 
 /// Show the stock of a broker of pre-zeroed pages, and which users have how much of it.
 ///
-/// Root and the broker's user see all users, others themselves. Exit status: 0; 2 if no broker answers.
+/// Root and the broker's user see all users, others themselves. Exit status: 0; 2 if no broker
+/// answers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StockArgs {
     /// The broker: a NAME for /run/megapage/pool-NAME.sock, or a path.

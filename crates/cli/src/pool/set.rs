@@ -11,8 +11,8 @@ use std::time::Duration;
 
 /// Size pools as one transaction: check, write, read back, work on a shortfall, explain it.
 ///
-/// A POOL is SIZE=PAGES: 2m=512, 1g=2. Also 2MB:+64 and 2MB:-64 (relative), 2m=4g (memory), default=512, and
-/// 2m=0:100,1:300 (pages for each node).
+/// A POOL is SIZE=PAGES: 2m=512, 1g=2. Also 2MB:+64 and 2MB:-64 (relative), 2m=4g (memory),
+/// default=512, and 2m=0:100,1:300 (pages for each node).
 ///
 /// Exit status: 0 all pages obtained; 1 some; 2 refused or rolled back, with nothing changed.
 #[derive(Debug, clap::Args)]
@@ -26,12 +26,12 @@ pub(crate) struct Args {
     /// Set the pools of this NUMA node instead of the machine's.
     #[arg(long, value_name = "N")]
     node: Option<String>,
-    /// Go below the safe floor of available memory (512 MiB, or 5 % of memory if that is more), and shrink a pool
-    /// below what is in use (the remainder becomes surplus).
+    /// Go below the safe floor of available memory (512 MiB, or 5 % of memory if that is more), and
+    /// shrink a pool below what is in use (the remainder becomes surplus).
     #[arg(long)]
     force: bool,
-    /// How long to work on a shortfall: compact, then also drop caches, and retry. No attempt starts after it; with 0
-    /// there is none.
+    /// How long to work on a shortfall: compact, then also drop caches, and retry. No attempt
+    /// starts after it; with 0 there is none.
     #[arg(long, value_name = "SECONDS", default_value = "10")]
     timeout: String,
     /// Roll everything back unless every page is obtained.

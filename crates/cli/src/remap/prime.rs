@@ -11,11 +11,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Bring the cached pages of executables and libraries into folios of 2 MiB, which the kernel maps by huge pages
+/// Bring the cached pages of executables and libraries into folios of 2 MiB, which the kernel maps
+/// by huge pages
 ///
-/// Every process that maps the file afterwards has its code and constants on huge pages, shared with all others;
-/// nothing in it is remapped. Eviction undoes this: repeat it by a timer. It skips what is huge already. Running
-/// processes keep the pages that they have mapped.
+/// Every process that maps the file afterwards has its code and constants on huge pages, shared
+/// with all others; nothing in it is remapped. Eviction undoes this: repeat it by a timer. It skips
+/// what is huge already. Running processes keep the pages that they have mapped.
 ///
 /// Exit status: 0 all that is possible was obtained; 1 some; 2 nothing.
 #[derive(Debug, clap::Args)]

@@ -28,8 +28,8 @@ fn megapage<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Output {
     output
 }
 
-/// Returns the part of `output` that steers a terminal, or the line that a name has begun; else the
-/// output of a panic or of a death by a signal. `None` if there is no harm.
+/// Returns the harm in `output`, or `None`: text that steers a terminal, a line that a name has
+/// begun, or the output of a panic or of a death by a signal.
 fn harm(output: &Output) -> Option<String> {
     for stream in [&output.stdout, &output.stderr] {
         let text = String::from_utf8_lossy(stream);

@@ -129,7 +129,7 @@ fn a_user_who_may_not_is_told_so() {
     assert!(persist.err.contains("run as root (sudo)"), "{}", persist.err);
 }
 
-/// As in a container: the kernel's files exist, and cannot be written, even by root.
+/// Tests a machine as in a container: the kernel's files exist, but even root cannot write them.
 #[test]
 fn a_read_only_sys_is_named() {
     if !require_root() {

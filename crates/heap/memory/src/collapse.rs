@@ -2,7 +2,7 @@
 //! needs no privilege.
 //!
 //! A *look* walks over the process's own mappings. Regions of 2 MiB that are nearly full in two
-//! looks in a row are collapsed: memory that is freed sooner would be copied for nothing. If
+//! looks in a row are collapsed. Memory that is freed sooner would be copied for nothing. If
 //! collapsed regions do not stay huge (a garbage collector that returns its pages), regions have to
 //! be full for longer: [`Persistence`]. A large mapping that fills up densely is advised as a
 //! whole, so that its remainder is huge from its first touch on. A part of a mapping is never

@@ -1,5 +1,5 @@
-//! The ledger: the heap's requests to the kernel, the answers and the reasons of fall-backs, in a
-//! page of words that the launcher shares with the program.
+//! The ledger: the heap's requests to the kernel, the answers and the reasons of fall-backs. It is
+//! a page of words that the launcher shares with the program.
 //!
 //! The ledger says what was *asked* and *answered*. The launcher reads from the kernel what is
 //! mapped in the end. It shows the two side by side, and believes the kernel.
@@ -162,8 +162,8 @@ mod word {
     /// Bytes of shared memory per mapping (2 words), and bytes that were collapsed since.
     pub const SHARED: usize = UNLISTED + 1;
     pub const SHARED_COLLAPSED: usize = SHARED + 2;
-    /// Events and bytes per reason: for shared memory that got less than was asked for, then for
-    /// the program's own requests for hugetlb pages that were refused.
+    /// Events and bytes per reason: first those of shared memory that got less than requested, then
+    /// those of the program's refused requests for hugetlb pages.
     pub const SHARED_FALL_BACK: usize = SHARED_COLLAPSED + 1;
     pub const OWN_REFUSED: usize = SHARED_FALL_BACK + 2 * super::MOST_REASONS;
     /// End of the words in which a ledger continues another.

@@ -6,8 +6,8 @@
 //!
 //! - A program gets the kernel's own answers until it has mapped [`Kind::START`] bytes this way.
 //!   Its next mappings are *probes*: also the kernel's own answers, on base pages.
-//! - While probes turn out dense (mincore(2)), further requests are served huge: small ones from
-//!   the top of whole 2 MiB chunks, large ones at 2 MiB boundaries. Both are advised
+//! - While probes turn out dense (mincore(2)), further requests are served huge. Small ones come
+//!   from the top of whole 2 MiB chunks, large ones at 2 MiB boundaries. Both are advised
 //!   (MADV_HUGEPAGE) before their first touch. In a large probe, only the regions of 2 MiB count in
 //!   which anything is present.
 //! - After some bytes the next requests are probes again, so that a program that has become sparse
@@ -101,7 +101,7 @@ impl Mapped {
     }
 
     /// Returns true if the kernel may choose the place of a small reservation without access,
-    /// though the program names one: it names many, far from each other. Never waits.
+    /// though the program names one. Such a program names many, far from each other. Never waits.
     pub fn may_pass_over(&self, calls: &impl Prim, hint: usize, len: usize) -> bool {
         let _errno = ErrnoGuard::save();
         self.state.try_with(|state| state.scattered.may_pass_over(calls, hint, len)).unwrap_or(false)

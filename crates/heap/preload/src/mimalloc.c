@@ -56,7 +56,7 @@ static void thread_done(mi_theap_t* theap);
 #include "util/threadlocal.c"
 
 // Size of the base pages that the primitives work with. On a kernel with others the library stays
-// out of the way: mimalloc then takes its memory from the system, in that kernel's pages, and gives
+// out of the way. mimalloc then takes its memory from the system, in that kernel's pages, and gives
 // it back as it does upstream. No page is huge on our request.
 enum { BASE_PAGE = 4096 };
 static bool other_pages;

@@ -2,7 +2,7 @@
 // library's heap, which is empty. Included by mimalloc.c.
 //
 // Blocks are counted page by page. In a page of small blocks of another thread, or of no thread,
-// all blocks count as in use: the knowledge about them lies in the page, which may go meanwhile.
+// all blocks count as in use. The knowledge about them lies in the page, which may go meanwhile.
 
 #include <stdio.h>
 

@@ -11,7 +11,7 @@
 //! the kernel gives huge pages only on advice. It is kept if the kernel would give them unasked
 //! (transparent_hugepage/enabled says `always`). The program reads back the value that it has set.
 //!
-//! File-level obligation: the export has the contract of the C function whose name it bears, and
+//! File-level obligation: the export has the contract of the C function whose name it bears. It
 //! passes its arguments on unread except for the options that it knows.
 
 #![allow(unsafe_code)]

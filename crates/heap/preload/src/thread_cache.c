@@ -3,7 +3,7 @@
 //
 // mimalloc hands a freed block out again only when the page that it allocates from is used up. A
 // program may free one block and ask for the next, all over a large heap. It then writes to memory
-// that no cache of the processor holds, twice for each pair: hash chains with 3 million nodes take
+// that no cache of the processor holds, twice for each pair. Hash chains with 3 million nodes take
 // 1.4 times as long.
 //
 // To mimalloc these blocks are in use. A thread keeps at most MOST_TINY blocks of each class of up
@@ -186,7 +186,7 @@ void megapage_flush_thread_cache(void) {
   collect_shared(SHARED_HEAPS);
 }
 
-// Frees the blocks that the calling thread keeps, and makes no thread keep any from now on: a kept
+// Frees the blocks that the calling thread keeps, and makes no thread keep any from now on. A kept
 // block keeps a page, all of which is present.
 void megapage_memory_is_locked(void) {
   mi_atomic_store_relaxed(&memory_is_locked, true);

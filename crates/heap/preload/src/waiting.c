@@ -1,7 +1,7 @@
 // Amount of freed memory that waits to be used again, in place of mimalloc's fixed sizes. Included
 // by mimalloc.c, before arena-alloc.c.
 //
-// A program that frees large blocks and soon asks for others wants them back as they are: to return
+// A program that frees large blocks and soon asks for others wants them back as they are. To return
 // 2 MiB and take 2 MiB means a fault and clearing it. A program that has done with them wants them
 // gone. So, as in glibc, the memory that waits grows with the blocks that are freed (its
 // M_MMAP_THRESHOLD and M_TRIM_THRESHOLD, mallopt(3)). With the memory in use it never exceeds the
@@ -18,7 +18,7 @@
 // More waits, but at most this many times the largest block freed so far.
 #define LARGEST_TIMES 16
 // It is also at most this part of the machine's memory, because other processes may want it within
-// the delay; the bounds of that part follow. Larger blocks never wait.
+// the delay. The bounds of that part follow. Larger blocks never wait.
 #define MACHINE_SHARE 32
 #define LEAST_MOST_WAITING (64 * MI_MiB)
 #define MOST_MOST_WAITING (1024 * MI_MiB)
@@ -35,8 +35,8 @@
 
 // Defined in primitives.rs. The first says that more waits than always may, so that a thread has to
 // purge it after the delay. The second returns the bytes that the limits on memory let wait once
-// `more` bytes more are in use: any number while no limit is near. `touched` is the share of
-// committed memory that holds something, in thousandths.
+// `more` bytes more are in use. This is any number while no limit is near. `touched` is the share
+// of committed memory that holds something, in thousandths.
 extern void megapage_much_waits(void);
 extern size_t megapage_room_for_waiting(size_t more, size_t touched);
 

@@ -1,7 +1,7 @@
 // Heaps that threads share while they have asked for little, as the C library's threads share its
 // arenas. Included by mimalloc.c, after alloc/alloc-generic.c.
 //
-// A heap has pages of each size that was asked for, and each page has a base page at least: 50
+// A heap has pages of each size that was asked for, and each page has a base page at least. So 50
 // threads with separate heaps take 270 KiB each for 78 KiB of blocks. A thread gets a separate heap
 // once sharing would slow it down.
 

@@ -1,4 +1,5 @@
-// What the wrappers of exec make of an environment; run by exec.rs under the address sanitizer.
+// Tests the environments that the wrappers of exec pass on. exec.rs runs it under the address
+// sanitizer.
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-// Executes what its arguments name, by execvp(3), in a new root if the first is `-r DIRECTORY`; as
-// `executed`, ends with 3 if the library is here or named in the environment, else with 4.
+// Executes the command in its arguments by execvp(3), in a new root if the first is `-r DIRECTORY`.
+// As `executed`, it ends with 3 if the library is here or named in the environment, else with 4.
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

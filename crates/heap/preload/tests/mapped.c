@@ -1,8 +1,9 @@
-// Random calls of the mmap family, each made twice: through the C library's names, which the preloaded library provides, and
-// by syscall(2) on a twin of the memory. Answers, error numbers, contents and protections must be the same.
+// Makes random calls of the mmap family, each twice. One call goes through the C library's names,
+// which the preloaded library provides; the other goes by syscall(2) to a twin of the memory.
+// Answers, error numbers, contents and protections must be the same.
 //
-// Arguments: the number of calls, and a seed. Says how many calls were made and how many mappings were advised to be huge;
-// a difference ends it with status 1.
+// Arguments: the number of calls, and a seed. Prints the number of calls and of mappings advised to
+// be huge. A difference ends it with status 1.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -21,8 +22,9 @@
 
 enum { PAGE = 4096, SLOTS = 48, MOST_PAGES = 3072, HISTORY = 40 };
 
-// Memory of ours, and its twin. `mixed`: parts of it were mapped, protected or advised by themselves. The kernel merges
-// such parts again or not by what lies beside the memory, and moves none together that it has not merged.
+// Memory of ours, and its twin. `mixed`: parts of it were mapped, protected or advised separately.
+// The kernel merges such parts again or not, depending on their neighbours. It does not move
+// unmerged parts in one call.
 typedef struct { char *ours, *twin; size_t pages; bool mixed; } Slot;
 static Slot slots[SLOTS];
 static int count;
@@ -93,7 +95,7 @@ static void compare_some(const Slot* slot) {
   compare(slot, slot->pages - 1, 1);
 }
 
-// What /proc/self/maps says of each page of a range; 0 where nothing is mapped.
+// Reads the access to each page of a range from /proc/self/maps; 0 for an unmapped page.
 static void access_of(const char* start, size_t pages, char* access) {
   memset(access, 0, pages);
   FILE* const maps = fopen("/proc/self/maps", "r");
@@ -132,7 +134,7 @@ static int advised(void) {
 
 static void forget(int index) { slots[index] = slots[--count]; }
 
-// Where mremap(2) found parts that are not merged, on one side alone.
+// Calls of mremap(2) that failed on one side only, because of unmerged parts.
 static long ours_unmerged, twin_unmerged;
 
 static void add(char* ours, char* twin, size_t pages, bool mixed) {
@@ -146,7 +148,7 @@ static void add(char* ours, char* twin, size_t pages, bool mixed) {
   slots[count++] = (Slot){ours, twin, pages, mixed};
 }
 
-// What is left of a slot when some pages of it are gone.
+// Removes pages from a slot; the parts before and behind them become slots.
 static void cut(int index, size_t first, size_t pages) {
   const Slot slot = slots[index];
   forget(index);
@@ -197,7 +199,7 @@ static void map_anywhere(bool dense) {
     flags = odd[rnd(sizeof odd / sizeof *odd)];
     if (flags & MAP_POPULATE) len = PAGE * (1 + rnd(16));
     if (!(flags & MAP_ANONYMOUS)) fd = rnd(4) == 0 ? 999 : file;
-    // What happens to be in the pool is no one's business here.
+    // More than any pool holds: the test does not depend on the pool.
     if (flags & MAP_HUGETLB) len = 1ul << 50;
   }
   if (rnd(8) == 0) protection = any_protection();
@@ -210,7 +212,7 @@ static void map_anywhere(bool dense) {
   const bool anonymous = (flags & MAP_ANONYMOUS) != 0;
   const size_t pages = (len + PAGE - 1) / PAGE;
   if (!anonymous) {
-    // Both are the same file's: contents agree by themselves, and writes by either are seen in both.
+    // Both map the same file, so their contents always agree.
     syscall(SYS_munmap, b, len);
     if (munmap(a, len) != 0) fail("munmap of a file", -1, errno, 0, 0);
     return;
@@ -237,7 +239,7 @@ static void map_inside(int index) {
   if (done && (a != slot.ours + from || b != slot.twin + from)) fail("mmap elsewhere", a - slot.ours, 0, b - slot.twin, 0);
 }
 
-// Where that leads depends on what lies behind; that it is usable does not.
+// Maps at a hint behind a slot. Each side may get another address; both must be usable.
 static void map_behind(int index) {
   const Slot slot = slots[index];
   const size_t len = PAGE * (1 + rnd(600));
@@ -303,8 +305,8 @@ static void lock(int index) {
   const size_t first = rnd(slot.pages), pages = 1;
   note("mlock, munlock(slot of %zu pages + %zu)", slot.pages, first);
   BOTH("mlock", mlock(slot.ours + first * PAGE, pages * PAGE), syscall(SYS_mlock, slot.twin + first * PAGE, pages * PAGE), -1);
-  // One that fails may leave the mapping locked. MREMAP_DONTUNMAP unlocks the whole of what the kernel has merged, which
-  // goes by what lies beside it: nothing stays locked here.
+  // A failed mlock may leave the mapping locked. MREMAP_DONTUNMAP unlocks the whole merged mapping,
+  // which may differ between the sides. So nothing stays locked here.
   munlock(slot.ours + first * PAGE, pages * PAGE);
   munlock(slot.twin + first * PAGE, pages * PAGE);
 }
@@ -328,7 +330,7 @@ static void resize(int index) {
   const size_t first = whole ? 0 : rnd(slot.pages), pages = whole ? slot.pages : 1 + rnd(slot.pages - first);
   size_t more = rnd(3) == 0 ? pages : rnd(2) == 0 ? 1 + rnd(pages) : pages + rnd(700);
   if (more > MOST_PAGES) more = MOST_PAGES;
-  // Whether there is room behind is not compared.
+  // The room behind a mapping may differ between the sides, and is not compared.
   int flags = more > pages || rnd(2) == 0 ? MREMAP_MAYMOVE : 0;
   size_t from = first * PAGE;
   if (rnd(40) == 0) from += 8;
@@ -392,14 +394,15 @@ static void write_some(int index) {
   note("write to a slot of %zu pages", slot.pages);
 }
 
-// What a child writes is its own.
+// Forks a child that writes to its copies of the slots.
 static void fork_once(void) {
   note("fork");
   const pid_t child = fork();
   if (child == 0) {
     for (int i = 0; i < count; i++) compare_some(&slots[i]);
     for (int i = 0; i < count; i++) write_some(i);
-    // What MADV_DONTFORK has left out here is room for new mappings: those before the fork are not looked at again.
+    // New mappings may take the place of those that MADV_DONTFORK left out. So the child forgets
+    // the slots from before the fork.
     count = 0;
     for (int i = 0; i < 200; i++, call++) {
       map_anywhere(true);
@@ -412,8 +415,8 @@ static void fork_once(void) {
   if (child < 0 || waitpid(child, &status, 0) != child || status != 0) fail("a child", child, errno, status, 0);
 }
 
-// Parts of advised memory that are mapped and protected anew, and touched, must merge again with the rest of it: else
-// mremap(2) of the whole fails.
+// Maps or protects parts of advised memory again, and touches them. They must merge with the rest:
+// else mremap(2) of the whole fails. Returns the number of successful moves; -1 for an error.
 static int merge_again(void) {
   enum { MIB = 1 << 20, MAPS = 64 };
   static char* maps[MAPS];

@@ -1,4 +1,5 @@
-// A program of several parts, one of which its argument names. A defect ends it with status 1 and a line.
+// A program of several parts; its first argument names the one to run. A failed check prints a line
+// and ends it with status 1.
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@ static int run_part(int count, char** words, const Part* parts) {
   return 0;
 }
 
-// A field of /proc/self/status, as the number says it.
+// Returns the number in a field of /proc/self/status, without its unit; -1 if there is none.
 static long status(const char* field) {
   char line[256];
   long value = -1;
@@ -33,7 +34,7 @@ static long status(const char* field) {
   return value;
 }
 
-// One that is told in kB, in bytes.
+// Returns a field that is in kB, in bytes.
 static long status_bytes(const char* field) {
   return status(field) << 10;
 }

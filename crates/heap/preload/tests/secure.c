@@ -1,5 +1,5 @@
-// Says what the library has done in this program: whether it is loaded, what is left of its variable, and how much of a
-// heap of 64 MiB is on huge pages.
+// Prints if the library is loaded, the value of its variable, and if any of a heap of 64 MiB is on
+// huge pages.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-// What a block takes, beside what was asked for. See parts.h.
+// Memory that a block takes, compared with its requested size. See parts.h.
 
 #include <malloc.h>
 #include <stdint.h>
@@ -6,7 +6,7 @@
 #include <unistd.h>
 #include "parts.h"
 
-// An eighth more, or up to a multiple of 16.
+// Returns the most bytes allowed for a size: an eighth more, or the next multiple of 16.
 static size_t most(size_t size) {
   const size_t eighth = size + size / 8 + 16;
   const size_t sixteen = (size + 15) / 16 * 16;

@@ -8,10 +8,10 @@
 #include "parts.h"
 
 enum { SIZE = 96 << 20, HUGE = 2 << 20 };
-// Whether huge pages were asked for: the second argument.
+// True if huge pages are expected: the second argument.
 static int wanted;
 
-// In smaps_rollup, in bytes.
+// Returns the bytes of AnonHugePages in smaps_rollup.
 static long huge_bytes(void) {
   char line[256];
   long value = 0;
@@ -39,7 +39,7 @@ static void mappings(void) {
   switch_off();
   char* const own = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CHECK(own != MAP_FAILED, "no memory");
-  // What nobody has judged yet is not huge.
+  // Memory that the library has not judged yet is not huge.
   memset(own, 1, 4 * HUGE);
   CHECK(huge_bytes() == 0, "%ld bytes are huge at once", huge_bytes());
   memset(own, 1, SIZE);

@@ -1,4 +1,4 @@
-// What a program can see of the cache of freed blocks. See parts.h.
+// Effects of the cache of freed blocks on a program. See parts.h.
 
 #include <malloc.h>
 #include <pthread.h>

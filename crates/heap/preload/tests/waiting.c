@@ -1,4 +1,4 @@
-// What a program can see of freed memory that waits to be used again. See parts.h.
+// Effects of freed memory that waits for reuse on a program. See parts.h.
 
 #include <malloc.h>
 #include <sys/resource.h>
@@ -50,14 +50,14 @@ static void rests(void) {
   comes_down_to(before + 14 * MIB);
 }
 
-// Without a call of malloc: each thread is a directory.
+// Returns the number of threads without a call of malloc: each thread is a directory.
 static long threads(void) {
   struct stat tasks;
   CHECK(stat("/proc/self/task", &tasks) == 0, "no /proc/self/task");
   return (long)tasks.st_nlink - 2;
 }
 
-// A program that from then on asks for what its thread keeps, and for nothing else.
+// Frees a large block in a program that allocates only from its thread's cache afterwards.
 static void kept(void) {
   enum { SIZE = 40 * MIB };
   char* const block = fill(malloc(SIZE), 1, SIZE);
@@ -70,7 +70,8 @@ static void kept(void) {
   CHECK(threads() == 2, "nobody purges what was freed");
 }
 
-// Two blocks at a time, as the temporaries of an expression over arrays. What went back to the kernel comes again as zeros.
+// Allocates two blocks at a time, as the temporaries of an expression over arrays. Memory that went
+// back to the kernel comes again as zeros.
 static void again_of(size_t size) {
   enum { ROUNDS = 60 };
   char* const kept = fill(malloc(size), 1, size);

@@ -190,7 +190,7 @@ impl Part {
     }
 
     /// Returns true if any page of it is the process's copy, not the file's. In a read-only mapping
-    /// of a file, such a page was written in spite of its access: by a uprobe, a debugger's
+    /// of a file, such a page was written in spite of its access. Causes are a uprobe, a debugger's
     /// breakpoint, or a relocation of text. Reads /proc/self/pagemap
     /// (Documentation/admin-guide/mm/pagemap.rst). A page in memory or in swap has bit 61 set if it
     /// is the file's.

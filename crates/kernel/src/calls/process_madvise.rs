@@ -43,7 +43,7 @@ pub fn collapse(pidfd: BorrowedFd<'_>, ranges: &[VirtRange]) -> io::Result<u64> 
 /// - pages that are isolated or just queued for the LRU lists,
 /// - pages that are not ordinary memory, and the shared page of zeros.
 ///
-/// A large folio is SPLIT (and its zero-filled pages freed, since Linux 6.12) in three cases: a
+/// A large folio is SPLIT (and its zero-filled pages freed, since Linux 6.12) in three cases. A
 /// range or a mapping ends in it, it is mapped only in part, or it lies across a 2 MiB boundary. A
 /// folio that is mapped by a 2 MiB entry is split only if a range ends in it.
 ///

@@ -1,6 +1,6 @@
-//! Sockets beyond those of the standard library: a listener on a path with rights set before any
-//! process can connect, and a connection that is refused instead of waited for. Also a wait for
-//! several sockets.
+//! Sockets beyond those of the standard library. A listener's path has its rights before any
+//! process can connect. A connection to a listener with a full queue is refused, not waited for.
+//! Also a wait for several sockets.
 
 pub use megapage_inside::connect::connect_to;
 use megapage_inside::connect::unix_socket;

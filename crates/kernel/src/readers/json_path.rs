@@ -1,5 +1,6 @@
 //! Paths in JSON. A path of Linux may hold any byte but NUL, while a string of JSON is Unicode.
-//! serde refuses a path that is not Unicode: a file that another user has named would end a report.
+//! serde refuses a path that is not Unicode. So a file that another user has named would end a
+//! report.
 
 use serde::Serializer;
 use std::os::unix::ffi::OsStrExt;

@@ -18,13 +18,13 @@ pub fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Which time counts.
+/// Clock by which runs are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Clock {
     /// On the wall
     Wall,
-    /// Of the processors, all threads together: steadier on a machine that others use too
+    /// Processor time of all threads: steadier on a machine that others use too
     Cpu,
 }
 

@@ -62,8 +62,8 @@ const BASE_ALLOWANCE: Bytes = Bytes::mib(8);
 /// Base pages that a larger heap may hold, as a share: one part in twenty.
 const BASE_SHARE: u64 = 20;
 
-/// Returns the bytes of a memory of `total` bytes that may be on smaller pages, or unseen: 8 MiB,
-/// or one part in twenty if that is more.
+/// Returns the bytes that may be on smaller pages, or unseen, of `total` bytes: 8 MiB, or a
+/// twentieth if that is more.
 pub(crate) fn allowance(total: u64) -> u64 {
     BASE_ALLOWANCE.0.max(total / BASE_SHARE)
 }

@@ -40,8 +40,8 @@ pub struct Machine {
     /// Versions that these two libraries need of the program's C library, and of its other
     /// libraries.
     pub needed: Versions,
-    /// Tries whether programs of the caller can move their text, and returns the reason if not: the
-    /// kernel refuses the programs the same calls as the caller. It is a function because only a
+    /// Tries if programs of the caller can move their text, and returns the reason if not. The
+    /// kernel refuses the caller the same calls as its programs. It is a function because only a
     /// run that moves text needs it. A security module logs a refused attempt, and a seccomp filter
     /// may kill for it.
     pub text_refused: fn() -> Option<String>,

@@ -12,7 +12,8 @@ use std::cmp::Reverse;
 const MOST_LOOKED: u64 = 4 << 30;
 /// Largest number of mappings that are read, those with most base pages first: some 3 ms.
 const MOST_MAPPINGS_LOOKED: usize = 128;
-/// The longest mapping that is read: a longer page table may be about little memory.
+/// The longest mapping that is read, in bytes: the page table of a longer one may describe little
+/// memory.
 const LONGEST_LOOKED: u64 = 64 << 30;
 
 /// Explains by the page tables what the mappings and the settings do not explain. Unreadable memory

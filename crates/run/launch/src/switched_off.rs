@@ -20,8 +20,8 @@ const MOST_ABOVE: usize = 64;
 pub struct SwitchedOff {
     /// The source in words: the topmost process above it for which they are switched off too.
     pub by: String,
-    /// True if it was meant for this program: by the unit of its service, or by a `megapage run
-    /// --thp never` or `advised` that started it or a process above it.
+    /// True if it was meant for this program. Either the unit of its service did it, or a `megapage
+    /// run --thp never` or `advised` that started it or a process above it.
     pub on_purpose: bool,
 }
 

@@ -75,9 +75,9 @@ pub fn defined(file: &Path) -> io::Result<BTreeSet<String>> {
     })
 }
 
-/// Returns the versions that a program with this loader has: in the files beside the loader, where
-/// its C library lies, and in those that `find` returns. If these differ, both must define a
-/// version.
+/// Returns the versions that a program with this loader has. They are in the files beside the
+/// loader, where its C library lies, and in those that `find` returns. If these differ, both must
+/// define a version.
 pub fn offered(loader: &Path, find: impl Fn(&str) -> Option<PathBuf>) -> Versions {
     let beside = fs::canonicalize(loader).unwrap_or(loader.into());
     let mut offered = Versions::new();

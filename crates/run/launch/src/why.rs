@@ -44,9 +44,9 @@ megapage_units::named! {
         ShmemThpOff = "shmem-thp-off",
         /// Memory that userfaultfd(2) watches.
         Userfault = "userfault",
-        /// The kernel says so, without a visible reason.
+        /// Not eligible according to the kernel, without a visible reason.
         NotEligible = "not-eligible",
-        /// Too little of its 2 MiB is present.
+        /// Regions of 2 MiB with too few base pages present.
         Sparse = "sparse",
         /// KSM has merged most of it: a collapse would undo that, and megapage does not.
         Merged = "merged",

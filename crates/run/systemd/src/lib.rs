@@ -1,5 +1,5 @@
-//! Puts services of systemd on huge pages: reads a unit as systemd merges it, decides how to reach
-//! the program, and writes or removes one drop-in.
+//! Puts services of systemd on huge pages. It reads a unit as systemd merges it, decides how to
+//! reach the program, and writes or removes one drop-in.
 //!
 //! Architecture invariant: one file is written for a unit, `50-megapage.conf` in its drop-in
 //! directory below /etc, and no other unit file is changed. A file with that name that megapage has

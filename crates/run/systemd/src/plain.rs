@@ -21,7 +21,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A failure after a shorter run may be due to megapage.
+/// A failure counts if the run was shorter: it may be due to megapage.
 const SOON: Duration = Duration::from_secs(60);
 /// Failures in a row, each soon after a start, that make the service start plainly.
 const MOST_FAILURES: u32 = 2;

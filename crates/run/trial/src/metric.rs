@@ -142,7 +142,7 @@ megapage_units::named! {
 }
 
 megapage_units::named! {
-    /// Units that a counter's rate is taken by.
+    /// Time by which a counter's rate is taken.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Per {
         /// Seconds of the service's processor time.
@@ -152,7 +152,7 @@ megapage_units::named! {
     }
 }
 
-/// Options for a metric that megapage does not know: one from Prometheus, a page or a command.
+/// Options for a metric whose meaning megapage does not know: from Prometheus, a page or a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetricOptions {
     /// The kind: a count or a sample.

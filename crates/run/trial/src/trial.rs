@@ -359,8 +359,8 @@ struct Pilot {
     of_region: Duration,
 }
 
-/// Returns true if a pilot shows the cost of a switch: something became huge, and at least half of
-/// the regions that there was time for.
+/// Returns true if a pilot shows the cost of a switch: at least half of the tried regions became
+/// huge, and at least one.
 fn is_enough(outcome: &PromoteOutcome) -> bool {
     let tried = outcome.asked_bytes.saturating_sub(outcome.not_tried * HUGE_2M as u64);
     outcome.obtained_bytes > 0 && 2 * outcome.obtained_bytes >= tried

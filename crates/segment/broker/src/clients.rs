@@ -14,12 +14,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Connections at one time, of all and of one user.
+/// The most connections at one time: in all, and of one user.
 const MOST: usize = 256;
 const MOST_OF_ONE: usize = 64;
-/// Connections of users who are not served, all together: they are to be notified.
+/// The most connections of users who are not served, in all. They wait for their refusal.
 const MOST_DENIED: usize = 8;
-/// Connections of one user in a second, and users whose connections are counted.
+/// The most connections of one user in a second, and the most users whose connections are counted.
 const MOST_A_SECOND: u32 = 1000;
 const MOST_PACES: usize = 4096;
 /// Time for which a client keeps its place while all places are taken.
@@ -143,8 +143,8 @@ impl Clients {
         if self.all.len() < MOST { now } else { oldest().map_or(now, |until| until - PATIENCE + GRACE) }
     }
 
-    /// Returns true if another client has to go before this client gets a place. Read the clients
-    /// that have a request before.
+    /// Returns true if another client has to go before this client gets a place. The caller first
+    /// reads the clients that have sent a request.
     pub(crate) fn is_full_for(&self, client: &Client) -> bool {
         self.all.len() >= MOST || self.goes_before(client).is_some()
     }
@@ -240,9 +240,9 @@ impl Processes {
         Some(self.next)
     }
 
-    /// Returns true if a process executes another program than when it was first seen, or last
-    /// found to. Its mappings have gone then. The process's own claim does not count: it would keep
-    /// its mappings, and get as much again.
+    /// Returns true if a process has executed another program since it was first seen, or since
+    /// this last returned true. Its mappings are then gone. A process's own claim does not count:
+    /// it could keep its mappings and get as much again.
     pub(crate) fn has_executed(&mut self, id: u64) -> bool {
         let Some(process) = self.all.iter_mut().find(|process| process.id == id) else { return false };
         let now = image_of(process.pid);

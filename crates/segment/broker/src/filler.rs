@@ -1,4 +1,4 @@
-//! The thread that fills the stock: it lets the kernel clear pages, no faster than it may, and not
+//! The thread that fills the stock. It lets the kernel clear pages at a limited rate, and pauses
 //! while memory is short.
 //!
 //! It does not clear them itself, past the caches, as HawkEye's kernel does: [`extent::fill`] says

@@ -1,5 +1,5 @@
 //! Thread that releases the pages of extents. A process can map an extent so often that the kernel
-//! takes seconds to find all its mappings, and no client is to wait for that.
+//! takes seconds to find all its mappings. No client is to wait for that.
 
 use megapage_kernel::extent;
 use std::fs::File;

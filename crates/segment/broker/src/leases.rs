@@ -4,7 +4,7 @@
 use megapage_memory::stock::wire::Verdict;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Limits that hold for all.
+/// Limits of the stock and of all users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// Bytes of a page.
@@ -35,7 +35,7 @@ pub struct Held {
     pub extents: usize,
     /// Processes that hold them.
     pub processes: usize,
-    /// Bytes of them that are there.
+    /// Bytes of these extents that are present.
     pub bytes: u64,
 }
 

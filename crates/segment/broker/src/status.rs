@@ -25,7 +25,7 @@ pub struct Holder {
     pub processes: usize,
     /// Extents that they took.
     pub extents: usize,
-    /// Bytes of them that are there: released pages are not.
+    /// Bytes of these extents that are present: released pages are not.
     pub bytes: u64,
 }
 

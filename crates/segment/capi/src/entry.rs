@@ -26,31 +26,33 @@ use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
 use std::time::Duration;
 
-/// What went wrong in the last call of this thread that failed, in one line. Empty where none has failed. The string
-/// is the library's, and valid until the next call of this thread that fails.
+/// Returns the message of this thread's last failed call, in one line; empty if none has failed.
+/// The string belongs to the library. It is valid until the next failed call of this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_message() -> *const c_char {
     message()
 }
 
-/// The version of the library, such as "0.1.0". The string is the library's.
+/// Returns the version of the library, such as "0.1.0". The string belongs to the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
     VERSION.as_ptr().cast()
 }
 
-/// The type number for a name such as "index/2" (FNV-1a, 64 bits); 0 for a null pointer.
+/// Returns the type number for a name such as "index/2" (FNV-1a, 64 bits); 0 for a null pointer.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_tag(name: *const c_char) -> u64 {
     text(name, "the name").map_or(0, |name| Tag::named(&name).0)
 }
 
-/// Opens the pool of this user and application on a hugetlbfs with pages of page_size, and makes it where there is none.
-/// A mount that has it already is taken first. Where none is mounted, root mounts one below /run/megapage.
+/// Opens the pool of this user and application, on a hugetlbfs with pages of page_size. Makes the
+/// pool if there is none. A mount that holds the pool already is preferred. If no such hugetlbfs is
+/// mounted, root mounts one below /run/megapage.
 ///
 /// application: 1 to 64 letters, digits, '-', '_' and '.', the first a letter or digit.
-/// Errors: -ENODEV no hugetlbfs, -EPERM it is not this user's own, -EINVAL.
+///
+/// Errors: -ENODEV no hugetlbfs; -EPERM the pool is not this user's own; -EINVAL.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_pool_open(
     application: *const c_char,
@@ -63,8 +65,9 @@ pub extern "C" fn megapage_pool_open(
     })
 }
 
-/// The same in a directory of the caller's choice, an absolute path without symbolic links. Where it is not on
-/// hugetlbfs, segments are on base pages, in units of page_size: so programs run, slower, where no huge page is.
+/// Opens or makes a pool, as megapage_pool_open does, in a directory of the caller's choice. The
+/// directory is an absolute path without symbolic links. If it is not on hugetlbfs, segments are on
+/// base pages, in units of page_size. Programs then run without huge pages, only slower.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_pool_open_in(
     directory: *const c_char,
@@ -80,15 +83,16 @@ pub extern "C" fn megapage_pool_open_in(
     })
 }
 
-/// Closes a pool. Segments of it that are open stay so.
+/// Closes a pool. Its open segments stay open.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_pool_close(pool: megapage_pool) -> c_int {
     done(|| POOLS.close(pool))
 }
 
-/// Removes a segment, whatever state it is in. memory: the bytes that its files held; may be null.
+/// Removes a segment, whatever state it is in. memory: receives the bytes that its files held; may
+/// be null.
 ///
-/// Errors: -ENOENT there is none, -EBUSY it is open somewhere, -EPERM it holds what is not ours.
+/// Errors: -ENOENT there is none; -EBUSY it is open somewhere; -EPERM it holds a foreign file.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_pool_remove(
     pool: megapage_pool,
@@ -105,17 +109,18 @@ pub extern "C" fn megapage_pool_remove(
     })
 }
 
-/// Fills in what is wanted mostly: fresh memory of size bytes, in one file, of any node, for its user alone.
+/// Fills in the defaults: fresh memory of size bytes, in one file, on any node, for its user only.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_options_init(options: *mut megapage_options, size: u64) -> c_int {
     give(options, "the options", || Ok(default_options(size)))
 }
 
-/// Opens a segment as its owner, and makes it where there is none. All its pages are there when this returns: no access
-/// raises SIGBUS for want of them. Those that are reused are mapped without being touched (see MEGAPAGE_POPULATE).
+/// Opens a segment as its owner, and makes it if there is none. All its pages are allocated when
+/// this returns: no access raises SIGBUS for lack of a page. Reused pages are mapped without being
+/// touched (see MEGAPAGE_POPULATE).
 ///
-/// Errors: -ENOMEM the pool is too small, -EBUSY another process has it, -EEXIST one of another shape is to be reused,
-/// -EBADMSG what is to be reused is damaged, -EINVAL.
+/// Errors: -ENOMEM the pool is too small; -EBUSY another process has it; -EEXIST the segment to be
+/// reused has another shape; -EBADMSG the segment to be reused is damaged; -EINVAL.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_segment_open(
     pool: megapage_pool,
@@ -126,9 +131,10 @@ pub extern "C" fn megapage_segment_open(
     give(segment, "the segment", || Ok(SEGMENTS.add(open_segment(pool, name, options)?)))
 }
 
-/// Maps a segment where its owner has it, to read and write what is in it. While it is open it is not removed.
+/// Maps a segment at its owner's address, to read and write its contents. It cannot be removed
+/// while it is open.
 ///
-/// Errors: -ENOENT, -EADDRINUSE something of this process is at that address.
+/// Errors: -ENOENT; -EADDRINUSE this process already uses that address.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_segment_share(
     pool: megapage_pool,
@@ -141,8 +147,8 @@ pub extern "C" fn megapage_segment_share(
     })
 }
 
-/// Makes a segment that ends with this process: on hugetlb pages of page_size, or with hugetlb 0 on base pages. It may
-/// grow to most bytes; 0: its size.
+/// Makes a segment that ends with this process: on hugetlb pages of page_size, or on base pages if
+/// hugetlb is 0. It may grow to most bytes; 0: its size.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_segment_in_memory(
     name: *const c_char,
@@ -159,7 +165,7 @@ pub extern "C" fn megapage_segment_in_memory(
     })
 }
 
-/// What is known of a segment.
+/// Returns the properties of a segment.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_segment_about(
     segment: megapage_segment,
@@ -168,8 +174,9 @@ pub extern "C" fn megapage_segment_about(
     give(about, "what is known", || Ok(info(&*SEGMENTS.get(segment)?)))
 }
 
-/// All memory of a segment that is not its own, as one piece: for programs that keep no heap in it. From then on all of
-/// its pages count as dirty. The memory is valid until the segment is closed.
+/// Returns all memory of a segment except its header, as one piece: for programs that keep no heap
+/// in it. All its pages count as dirty from then on. The memory is valid until the segment is
+/// closed.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_segment_memory(
     segment: megapage_segment,
@@ -185,22 +192,24 @@ pub extern "C" fn megapage_segment_memory(
     })
 }
 
-/// Has a segment grow to at least size bytes, with fresh pages. On an error it is as large as before.
+/// Grows a segment to at least size bytes, with fresh pages. On an error its size is unchanged.
 ///
-/// Errors: -ENOSPC beyond what it may grow to, -ENOMEM the pool is too small.
+/// Errors: -ENOSPC size exceeds its maximum; -ENOMEM the pool is too small.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_segment_grow(segment: megapage_segment, size: u64) -> c_int {
     done(|| Ok(SEGMENTS.get(segment)?.grow(Bytes(size))?))
 }
 
-/// Unmaps a segment. Its files stay, unless they were unlinked. All pointers into it are invalid from then on.
+/// Unmaps a segment. Its files stay, unless they were unlinked. All pointers into it are invalid
+/// from then on.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_segment_close(segment: megapage_segment) -> c_int {
     done(|| SEGMENTS.close(segment))
 }
 
-/// Opens a segment, as megapage_segment_open does, and the heap in it, or makes one where there is none. found, which may
-/// be null, is 1 for a heap that was there. What a process that was killed has left half done is completed.
+/// Opens a segment, as megapage_segment_open does, and the heap in it. Makes a heap if there is
+/// none. found: receives 1 if there was a heap, else 0; may be null. An operation that a killed
+/// process has left unfinished is completed.
 ///
 /// Errors: as megapage_segment_open.
 #[unsafe(no_mangle)]
@@ -222,10 +231,10 @@ pub extern "C" fn megapage_heap_open(
     })
 }
 
-/// Maps the heap of another process where that has it, to read and write what is in it: megapage_heap_block and
-/// megapage_heap_root work, nothing is allocated or freed (-EPERM).
+/// Maps another process's heap at its owner's address, to read and write its contents.
+/// megapage_heap_block and megapage_heap_root work; allocating and freeing fail with -EPERM.
 ///
-/// Errors: -ENOENT, -ENODATA there is no heap in it, -EADDRINUSE.
+/// Errors: -ENOENT; -ENODATA the segment holds no heap; -EADDRINUSE.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_heap_share(
     pool: megapage_pool,
@@ -238,17 +247,20 @@ pub extern "C" fn megapage_heap_share(
     })
 }
 
-/// What is known of the segment that a heap is in.
+/// Returns the properties of the segment that holds a heap.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_heap_about(heap: megapage_heap, about: *mut megapage_segment_info) -> c_int {
     give(about, "what is known", || Ok(info(HEAPS.get(heap)?.segment())))
 }
 
-/// Allocates length bytes at a multiple of alignment (a power of two up to 1 GiB, in the segment and in memory; 0: 64).
-/// flags: 0 or MEGAPAGE_ZEROED; without it the bytes may be anything that was there before. tag: the type of what
-/// will be in it, a number of the program's own (megapage_tag). The heap grows where it may and has to.
+/// Allocates length bytes. The heap grows if it has to and may.
 ///
-/// Errors: -ENOSPC, -ENOMEM the pool is too small to grow, -EINVAL, -EPERM the heap is another process's.
+/// alignment: a power of two up to 1 GiB, in the segment and in memory; 0: 64. flags: 0 or
+/// MEGAPAGE_ZEROED; without it the bytes may hold old contents. tag: the type of the contents, a
+/// number that the program chooses (see megapage_tag).
+///
+/// Errors: -ENOSPC; -ENOMEM the pool is too small to grow; -EINVAL; -EPERM another process owns the
+/// heap.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_heap_allocate(
     heap: megapage_heap,
@@ -261,20 +273,20 @@ pub extern "C" fn megapage_heap_allocate(
     give(handle, "the handle", || Ok(theirs(allocate(&*HEAPS.get(heap)?, length, alignment, flags, tag)?)))
 }
 
-/// Gives back what a handle leads to. It, and every copy of it, leads to nothing from then on, and pointers to it to
-/// whatever comes there.
+/// Frees the block that a handle leads to. The handle and all copies of it lead to nothing from
+/// then on. Pointers into the block are invalid.
 ///
-/// Errors: -ESTALE it leads to nothing, -EBUSY it is the root.
+/// Errors: -ESTALE the handle leads to nothing; -EBUSY the block is the root.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_heap_free(heap: megapage_heap, handle: megapage_handle) -> c_int {
     done(|| Ok(HEAPS.get(heap)?.free(ours(handle))?))
 }
 
-/// Makes what a handle leads to length bytes long. Where it cannot grow in its place it is copied, to a multiple of 64,
-/// and the handle is changed; a root moves along. Bytes beyond the old length may be anything. On an error all is as
-/// before.
+/// Makes the block that a handle leads to length bytes long. A block that cannot grow in its place
+/// is copied, to a multiple of 64. The handle is then changed, and the root if it was this block.
+/// Bytes beyond the old length may be anything. On an error nothing has changed.
 ///
-/// Errors: -ESTALE, -ENOSPC, -EINVAL.
+/// Errors: -ESTALE; -ENOSPC; -EINVAL.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_heap_resize(
     heap: megapage_heap,
@@ -289,10 +301,11 @@ pub extern "C" fn megapage_heap_resize(
     })
 }
 
-/// Where a block is: its address, and its length in bytes (which may be null). Valid until it is freed or resized, or the
-/// heap is closed. After a restart the address may be another: keep handles, not pointers.
+/// Returns the address of a block, and its length in bytes. length may be null. Both are valid
+/// until the block is freed or resized, or the heap is closed. The address may be another after a
+/// restart: store handles, not pointers.
 ///
-/// Errors: -ESTALE it was freed, or is of another heap, -EPROTOTYPE it is of another type than tag.
+/// Errors: -ESTALE the block was freed, or is of another heap; -EPROTOTYPE its type is not tag.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_heap_block(
     heap: megapage_heap,
@@ -312,23 +325,24 @@ pub extern "C" fn megapage_heap_block(
     })
 }
 
-/// The first block of a type, in the order in which they lie: how a program finds what it had not stored a handle to.
-/// Looks at every block. {0, 0} where there is none.
+/// Returns the first block of a type, by address; {0, 0} if there is none. It is for blocks to
+/// which the program has stored no handle. Looks at every block.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_heap_find(heap: megapage_heap, tag: u64, handle: *mut megapage_handle) -> c_int {
     give(handle, "the handle", || Ok(find(&*HEAPS.get(heap)?, tag)?.map(theirs).unwrap_or_default()))
 }
 
-/// What megapage_heap_set_root was given last, in this run or before: the one handle that is found without another.
-/// {0, 0} where there is none.
+/// Returns the root: the block that megapage_heap_set_root was given last, in this run or before.
+/// {0, 0} if there is none. No other handle is needed to find it.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_heap_root(heap: megapage_heap, handle: *mut megapage_handle) -> c_int {
     give(handle, "the handle", || Ok(HEAPS.get(heap)?.root()?.map(theirs).unwrap_or_default()))
 }
 
-/// Lets a later process find a block. One step: a kill leaves the old root or the new one. {0, 0}: no root.
+/// Sets the root: the block that a later process finds with megapage_heap_root. This is one step: a
+/// kill leaves the old root or the new one. {0, 0}: no root.
 ///
-/// Errors: -ESTALE, -EPERM the heap is another process's.
+/// Errors: -ESTALE; -EPERM another process owns the heap.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_heap_set_root(heap: megapage_heap, handle: megapage_handle) -> c_int {
     done(|| {
@@ -343,11 +357,11 @@ pub extern "C" fn megapage_heap_close(heap: megapage_heap) -> c_int {
     done(|| HEAPS.close(heap))
 }
 
-/// Opens the heap in a segment that was taken over, or makes one where there is none. The segment's handle is closed, and the
-/// heap's takes its place. found may be null: see megapage_heap_open.
+/// Opens the heap in a segment that was taken over, or makes one if there is none. Closes the
+/// segment's handle; the heap's takes its place. found may be null: see megapage_heap_open.
 ///
-/// Errors: -EPERM it is another process's, -EBUSY another thread uses it; then the handle stays open. -EBADMSG the heap is
-/// damaged; then it is closed.
+/// Errors that keep the segment's handle open: -EPERM another process owns the segment; -EBUSY
+/// another thread uses it. An error that closes it: -EBADMSG the heap is damaged.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_heap_of_segment(
     segment: megapage_segment,
@@ -365,10 +379,11 @@ pub extern "C" fn megapage_heap_of_segment(
     })
 }
 
-/// Listens on the socket path for the next version of this program, which takes its segments over without a page more. What
-/// listened there before is replaced. Only processes of this user are heard.
+/// Listens on the socket path for the next version of this program, which takes over its segments
+/// without needing more pages. Replaces an existing socket at path. Accepts only processes of this
+/// user.
 ///
-/// Errors: -EPERM what is there is no socket.
+/// Errors: -EPERM path exists and is no socket.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_upgrade_listen(path: *const c_char, listener: *mut megapage_listener) -> c_int {
     give(listener, "the listener", || {
@@ -377,14 +392,14 @@ pub extern "C" fn megapage_upgrade_listen(path: *const c_char, listener: *mut me
     })
 }
 
-/// A descriptor for poll(2), readable when a successor has connected. It is the library's: not to be closed, and valid until
-/// the listener is closed or has handed over.
+/// Returns a descriptor for poll(2), readable when a successor has connected. It belongs to the
+/// library: do not close it. It is valid until the listener is closed or has handed over.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_upgrade_descriptor(listener: megapage_listener) -> c_int {
     answer(|| Ok(LISTENERS.get(listener)?.descriptor()))
 }
 
-/// Waits up to milliseconds for a successor. Returns 1 where there is one, 0 where there is none yet.
+/// Waits up to milliseconds for a successor. Returns 1 if there is one, 0 if there is none yet.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_upgrade_wait(listener: megapage_listener, milliseconds: u32) -> c_int {
     answer(|| {
@@ -393,16 +408,21 @@ pub extern "C" fn megapage_upgrade_wait(listener: megapage_listener, millisecond
     })
 }
 
-/// Hands segments and heaps over to the successor that megapage_upgrade_wait has met: all, or none. handles: count handles
-/// of segments and heaps that this process owns, at most MEGAPAGE_UPGRADE_MOST. The program stops using them first: no pointer
-/// into them may be followed any more. Each step of the successor is waited for, until milliseconds are over.
+/// Hands segments and heaps over to the successor that megapage_upgrade_wait has met: all, or none.
+/// handles: count handles of segments and heaps that this process owns, at most
+/// MEGAPAGE_UPGRADE_MOST. Stop using them first: no pointer into them may be followed any more.
+/// Waits for each step of the successor, until milliseconds are over.
 ///
-/// Returns 0: the successor owns them; all these handles and the listener's are closed. 1: the same, but it has not answered in
-/// time after they were given to it. Then this process must not open them again.
+/// Returns 0 if the successor owns them; all these handles and the listener's are closed. Returns 1
+/// if they were given to the successor, but it did not answer in time. The handles are closed then,
+/// too, and this process must not open the segments again.
 ///
-/// Errors: nothing was handed over and all handles stand for what they did, as after a restart: a pointer is to be obtained
-/// again. -ENOTCONN no successor waits, -EPROTO it ended, refused, or did not answer in time; -EBUSY another thread uses one;
-/// -EINVAL one cannot be handed over (MEGAPAGE_UNLINK_ALWAYS with MEGAPAGE_FILE_PER_PAGE, or another process's).
+/// On an error nothing was handed over. All handles stand for the same objects, as after a restart:
+/// obtain pointers again.
+///
+/// Errors: -ENOTCONN no successor waits; -EPROTO it ended, refused, or did not answer in time;
+/// -EBUSY another thread uses a handle; -EINVAL an object cannot be handed over
+/// (MEGAPAGE_UNLINK_ALWAYS with MEGAPAGE_FILE_PER_PAGE, or another process's).
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_upgrade_hand_over(
     listener: megapage_listener,
@@ -417,11 +437,13 @@ pub extern "C" fn megapage_upgrade_hand_over(
     })
 }
 
-/// Takes over the segments of the process that listens on path. segments: room for MEGAPAGE_UPGRADE_MOST handles; count: how
-/// many were taken over, in the order in which they were handed over. 0: no process listens, or it ended before it had
-/// offered all; then start as usual. Heaps are opened with megapage_heap_of_segment.
+/// Takes over the segments of the process that listens on path. segments: room for
+/// MEGAPAGE_UPGRADE_MOST handles, filled in the order in which they were handed over. count:
+/// receives their number. With a count of 0, start as usual: no process listens, or it ended before
+/// it had offered all. Open heaps with megapage_heap_of_segment.
 ///
-/// Errors: -EPROTO the predecessor refused, or did not answer within milliseconds; it goes on as the owner.
+/// Errors: -EPROTO the predecessor refused, or did not answer within milliseconds; it goes on as
+/// the owner.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_upgrade_take_over(
     path: *const c_char,
@@ -445,11 +467,12 @@ pub extern "C" fn megapage_upgrade_close(listener: megapage_listener) -> c_int {
     done(|| LISTENERS.close(listener))
 }
 
-/// Asks for huge pages for the base pages in which length bytes from address on lie, and says what they are mapped with.
-/// Their contents stay. flags: 0, or MEGAPAGE_ADVISE_NOW and MEGAPAGE_ADVISE_POPULATE or both. backing may be null.
-/// Success means that the advice was given; what came of it is in backing.
+/// Asks for huge pages for the base pages in which length bytes from address on lie. Returns their
+/// backing. Their contents stay. flags: 0, MEGAPAGE_ADVISE_NOW, MEGAPAGE_ADVISE_POPULATE, or both.
+/// backing may be null. Success means that the advice was given; backing shows the result.
 ///
-/// Errors: -EINVAL no range, or the kernel has no transparent huge pages; -ENOMEM some of it is not mapped.
+/// Errors: -EINVAL no range, or the kernel has no transparent huge pages; -ENOMEM a part is not
+/// mapped.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_advise(
     address: *const c_void,
@@ -467,8 +490,8 @@ pub extern "C" fn megapage_advise(
     })
 }
 
-/// What the base pages in which length bytes from address on lie are mapped with, as the kernel says. Reads the list of
-/// all mappings of the process: some microseconds for each.
+/// Returns the backing of the base pages in which length bytes from address on lie, as the kernel
+/// reports it. Reads the list of all mappings of the process: some microseconds for each.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_backing_of(
     address: *const c_void,
@@ -478,27 +501,33 @@ pub extern "C" fn megapage_backing_of(
     give(backing, "the backing", || advice::backing(address.addr(), length))
 }
 
-/// Moves the segments of the calling program onto huge pages: its code, its constants and, where it has one thread, its
-/// data. Their addresses, contents and access stay; the memory is the process's own from then on, with no file's name in
-/// /proc/PID/maps. The program may go on while it is moved. Calling it again is harmless.
+/// Moves the ELF segments of the calling program onto huge pages: its code, its constants and, if
+/// it has one thread, its data. Their addresses, contents and access stay. The memory is the
+/// process's own from then on, and /proc/PID/maps names no file for it. The program may go on while
+/// it is moved. Calling it again is harmless.
 ///
-/// pages: MEGAPAGE_REMAP_THP, MEGAPAGE_REMAP_2M or MEGAPAGE_REMAP_1G. libraries: names of libraries besides, as the loader
-/// opens them, separated by colons, such as "libpython3.11.so.1.0"; null: none. flags: 0 or MEGAPAGE_REMAP_REQUIRE. remapped may be
-/// null. Success means that all was tried; what came of it is in remapped.
+/// pages: MEGAPAGE_REMAP_THP, MEGAPAGE_REMAP_2M or MEGAPAGE_REMAP_1G. libraries: names of libraries
+/// to move besides, as the loader opens them, separated by colons, such as "libpython3.11.so.1.0";
+/// null: none. flags: 0 or MEGAPAGE_REMAP_REQUIRE. remapped may be null. Success means that all was
+/// tried; remapped shows the result.
 ///
-/// Threads: call it first of all, in main, while there is one thread: data is moved then alone, for what another thread
-/// wrote meanwhile would be lost. With more threads code and constants are moved, which no thread may change (a debugger's
-/// or a program's own patches, mprotect) during the call. No I/O of the kernel's own (io_uring, AIO) may be under way into
-/// static data. Calls wait for each other.
+/// Threads: call it first in main, while there is one thread. Data is moved only then: writes by
+/// other threads meanwhile would be lost. With more threads only code and constants are moved. No
+/// thread may change these during the call (a debugger's or the program's own patches, mprotect).
+/// No I/O by the kernel itself (io_uring, AIO) into static data may be under way. Concurrent calls
+/// wait for each other.
 ///
-/// Ownership: a library that was opened with dlopen must not be closed during the call; one on pages of the pool, never: its
-/// addresses could not be given back. On these, mprotect and munmap of single pages fail (EINVAL). Locks (mlock)
-/// and advice (madvise) on what is moved are lost: give them afterwards.
+/// Ownership: do not close a library opened with dlopen during the call. Never close one that is on
+/// pages of the pool: its addresses could not be given back. On pages of the pool, mprotect and
+/// munmap of single base pages fail (EINVAL). Locks (mlock) and advice (madvise) on the moved
+/// memory are lost: give them afterwards.
 ///
-/// Errors: -ENOENT a library of that name is not loaded; -EACCES the process may not make executable what it has written
-/// (PR_SET_MDWE, a security module), other numbers where a seccomp filter refuses it; -EOPNOTSUPP it was built with a sanitizer;
-/// -ENOMEM control groups leave no room for the copy; -EINVAL. With MEGAPAGE_REMAP_REQUIRE also -ENOMEM where the kernel has
-/// no pages for it all and -EBUSY where a part has to stay as it is; what was moved stays so, and remapped is filled in.
+/// Errors: -ENOENT no library of that name is loaded; -EACCES the process may not make executable
+/// what it has written (PR_SET_MDWE, a security module), other numbers if a seccomp filter refuses
+/// it; -EOPNOTSUPP the program was built with a sanitizer; -ENOMEM control groups leave no room for
+/// the copy; -EINVAL. With MEGAPAGE_REMAP_REQUIRE also -ENOMEM if the kernel lacks pages for all of
+/// it, and -EBUSY if a part has to stay as it is. What was moved then stays moved, and remapped is
+/// filled in.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapage_remap_self(
     pages: u32,

@@ -2,16 +2,17 @@
 
 #![allow(non_camel_case_types)]
 
-/// A pool that is open: the directory of one application. 0 is none. Whatever was closed is never given again.
+/// An open pool: the directory of one application. 0 is none. The number of a closed pool, segment,
+/// heap or listener is never used again.
 pub type megapage_pool = u64;
 
-/// A segment that is open. 0 is none.
+/// An open segment. 0 is none.
 pub type megapage_segment = u64;
 
-/// A heap that is open. 0 is none.
+/// An open heap. 0 is none.
 pub type megapage_heap = u64;
 
-/// Where this process waits for its successor. 0 is none.
+/// A socket at which this process waits for its successor. 0 is none.
 pub type megapage_listener = u64;
 
 /// The most segments that are handed over at once.
@@ -22,51 +23,55 @@ pub const MEGAPAGE_2M: u64 = 2097152;
 /// Pages of 1 GiB, for page_size.
 pub const MEGAPAGE_1G: u64 = 1073741824;
 
-/// What is left of that name is removed first, the memory is fresh; files stay behind.
+/// Removes existing files of that name first: the memory is fresh. The new files stay behind.
 pub const MEGAPAGE_UNLINK_EXISTING: u32 = 0;
-/// As before, and the files lose their names at once: nothing stays behind.
+/// As MEGAPAGE_UNLINK_EXISTING, and the new files lose their names at once: nothing stays behind.
 pub const MEGAPAGE_UNLINK_ALWAYS: u32 = 1;
-/// What is there is reused, old bytes included. A process that can become the user can read what the program left.
+/// Reuses existing files, old bytes included. A process that can become the user can read the data
+/// that the program left.
 pub const MEGAPAGE_UNLINK_NEVER: u32 = 2;
 
 /// All pages in one file.
 pub const MEGAPAGE_SINGLE_FILE: u32 = 0;
-/// A file for each page.
+/// Each page in a separate file.
 pub const MEGAPAGE_FILE_PER_PAGE: u32 = 1;
 
-/// For node: wherever the kernel takes pages from.
+/// For node: any node that the kernel chooses.
 pub const MEGAPAGE_ANY_NODE: i32 = -1;
 
-/// Flag of megapage_options: the page tables are filled for pages that are reused, too, about 0.3 ms for each GiB on pages
-/// of 2 MiB. Without it opening them takes the same time whatever the size, and the first access to each page takes a minor
-/// fault.
+/// Flag of megapage_options: also fills the page tables for reused pages. This takes about 0.3 ms
+/// for each GiB on pages of 2 MiB. Without it the time to open does not depend on the size, and the
+/// first access to each page takes a minor fault.
 pub const MEGAPAGE_POPULATE: u32 = 1;
 
 /// Flag of megapage_heap_allocate: all bytes are zero.
 pub const MEGAPAGE_ZEROED: u32 = 1;
 
-/// Flag of megapage_advise: what is there already is put on huge pages now, as far as the kernel finds any.
+/// Flag of megapage_advise: moves present memory onto huge pages now, as far as the kernel finds
+/// any.
 pub const MEGAPAGE_ADVISE_NOW: u32 = 1;
-/// Flag of megapage_advise: all memory of the range is made present, as if it had been written to.
+/// Flag of megapage_advise: makes all memory of the range present, as if it had been written to.
 pub const MEGAPAGE_ADVISE_POPULATE: u32 = 2;
 
 /// For megapage_remap_self: transparent huge pages.
 pub const MEGAPAGE_REMAP_THP: u32 = 1;
-/// For megapage_remap_self: pages of 2 MiB from the pool for what is never written, transparent huge pages for data.
+/// For megapage_remap_self: pages of 2 MiB from the pool for memory that is never written,
+/// transparent huge pages for data.
 pub const MEGAPAGE_REMAP_2M: u32 = 2;
-/// For megapage_remap_self: the same, with pages of 1 GiB from the pool for the whole GiB of a segment.
+/// For megapage_remap_self: as MEGAPAGE_REMAP_2M, with pages of 1 GiB from the pool for each whole
+/// GiB of a segment.
 pub const MEGAPAGE_REMAP_1G: u32 = 3;
 
-/// Flag of megapage_remap_self: it fails where anything is not obtained.
+/// Flag of megapage_remap_self: fails if anything is not obtained.
 pub const MEGAPAGE_REMAP_REQUIRE: u32 = 1;
 
-/// What segment is wanted. Fill it with megapage_options_init, then change what should differ.
+/// Options for opening a segment. Fill them in with megapage_options_init, then change some.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct megapage_options {
-    /// Bytes, rounded up to whole pages. One that is reused and larger stays as it is.
+    /// Size in bytes, rounded up to whole pages. A reused segment that is larger keeps its size.
     pub size: u64,
-    /// Bytes that it may ever grow to, fixed when it is made; 0: its size.
+    /// The most bytes that it may ever grow to, fixed when it is made; 0: its size.
     pub most: u64,
     /// One of MEGAPAGE_UNLINK_...; init gives MEGAPAGE_UNLINK_EXISTING.
     pub unlink: u32,
@@ -74,7 +79,8 @@ pub struct megapage_options {
     pub layout: u32,
     /// The NUMA node that its pages must come from, or MEGAPAGE_ANY_NODE (init).
     pub node: i32,
-    /// The permission bits of its files; init gives 0600. Their directory lets in the user alone all the same.
+    /// The permission bits of its files; init gives 0600. Their directory admits only the user in
+    /// any case.
     pub mode: u32,
     /// 0 (init) or MEGAPAGE_POPULATE.
     pub flags: u32,
@@ -82,38 +88,38 @@ pub struct megapage_options {
     pub reserved: u32,
 }
 
-/// What is known of a segment.
+/// Properties of a segment.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct megapage_segment_info {
     /// The address of its first byte in this process.
     pub address: u64,
-    /// Bytes that it has, what it keeps for itself included.
+    /// Its size in bytes, including what it keeps for itself.
     pub size: u64,
-    /// Bytes that it may grow to.
+    /// The most bytes that it may grow to.
     pub most: u64,
     /// Bytes of a page.
     pub page_size: u64,
-    /// Pages that the kernel has just given when it was opened: zeros.
+    /// Pages that the kernel gave when it was opened: zeros.
     pub fresh_pages: u64,
     /// Pages of an earlier opening that were never handed out: zeros.
     pub clean_pages: u64,
     /// Pages of an earlier opening that may hold old bytes.
     pub dirty_pages: u64,
-    /// How many times it has been opened again since it was made.
+    /// Number of times that owners have opened it again since it was made.
     pub openings: u64,
-    /// 1 where its pages come from a hugetlb pool, 0 where it is on base pages.
+    /// 1 if its pages come from a hugetlb pool, 0 if it is on base pages.
     pub hugetlb: u32,
-    /// 1 for its owner, 0 for who maps what another owns.
+    /// 1 for its owner, 0 for a process that maps another's segment.
     pub owner: u32,
-    /// 1 where it lies at the address at which it lay the last time, or where its owner has it.
+    /// 1 if it is at the same address as the last time, or as in its owner.
     pub same_address: u32,
     /// Always 0.
     pub reserved: u32,
 }
 
-/// Leads to a block of a heap, in this run and after a restart. It may be stored anywhere, in other blocks, too.
-/// {0, 0} is none.
+/// Leads to a block of a heap, in this run and after a restart. It may be stored anywhere, also in
+/// other blocks. {0, 0} is none.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct megapage_handle {
@@ -123,42 +129,43 @@ pub struct megapage_handle {
     pub serial: u64,
 }
 
-/// What a range of addresses is mapped with, as the kernel says. In bytes; they do not overlap.
+/// Backing of a range of addresses, as the kernel reports it. In bytes; the sizes do not overlap.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct megapage_backing {
-    /// On pages of 1 GiB from a pool.
+    /// Bytes on pages of 1 GiB from a pool.
     pub hugetlb_1g: u64,
-    /// On pages of 2 MiB from a pool.
+    /// Bytes on pages of 2 MiB from a pool.
     pub hugetlb_2m: u64,
-    /// On transparent huge pages of 2 MiB.
+    /// Bytes on transparent huge pages of 2 MiB.
     pub thp: u64,
-    /// On smaller pages.
+    /// Bytes on smaller pages.
     pub base: u64,
-    /// Not present: never touched, given back, or swapped out.
+    /// Bytes not present: never touched, given back, or swapped out.
     pub absent: u64,
-    /// 1 where the kernel tells it page by page (Linux 6.7); 0 where what the mappings of the range have in all was taken
-    /// for it.
+    /// 1 if the kernel reports each page (Linux 6.7). 0 if these are the totals of the mappings
+    /// that the range touches, each at most the range.
     pub exact: u32,
     /// Always 0.
     pub reserved: u32,
 }
 
-/// What came of megapage_remap_self. In bytes, where nothing else is said.
+/// Result of megapage_remap_self. In bytes, unless stated otherwise.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct megapage_remapped {
-    /// What lies in whole blocks of 2 MiB of the segments that were looked at.
+    /// Bytes in whole blocks of 2 MiB of the inspected segments.
     pub possible: u64,
-    /// What of it is on huge pages now, as the kernel says (smaps), moved by this call or before.
+    /// Those of them on huge pages now, as the kernel reports (smaps): moved by this call or
+    /// before.
     pub huge: u64,
-    /// What of it the kernel was asked to give huge pages when it is touched (.bss).
+    /// Those of them that the kernel was asked to back with huge pages on first touch (.bss).
     pub advised: u64,
     /// Nanoseconds that the call took.
     pub nanoseconds: u64,
-    /// Nanoseconds of them that the kernel took for the pages.
+    /// Those of them that the kernel took for the pages.
     pub pages_nanoseconds: u64,
-    /// Threads of the process when it began: with more than one, data was left where it is.
+    /// Threads of the process when the call began. With more than one, data was not moved.
     pub threads: u32,
     /// Always 0.
     pub reserved: u32,

@@ -41,8 +41,8 @@ pub struct Handle {
     pub serial: u64,
 }
 
-/// View of a block. It stays readable while the heap is borrowed, also if another process frees the
-/// block meanwhile: then it shows the bytes that are stored there later.
+/// View of a block. It stays readable while the heap is borrowed. If another process frees the
+/// block meanwhile, it shows the bytes that are stored there later.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<'heap> {
     words: &'heap [AtomicU64],
@@ -56,7 +56,7 @@ impl<'heap> Block<'heap> {
         self.len
     }
 
-    /// Returns true if it has no bytes, which no block has.
+    /// Returns true if it has no bytes; every block has at least one.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -150,8 +150,8 @@ impl Heap {
         self.look(|| self.read_own_header().map(|own| own.root))
     }
 
-    /// Returns all blocks, in the order in which they lie. By these a program that was killed finds
-    /// the blocks to which it had not yet stored a handle. Only the owner may call it.
+    /// Returns all blocks, by address. A restarted program finds among these the blocks to which it
+    /// had not yet stored a handle. Only the owner may call it.
     pub fn blocks(&self) -> Result<Vec<BlockInfo>, HeapError> {
         let book = self.owned_book()?;
         let mut blocks = Vec::new();

@@ -1,9 +1,9 @@
-//! The one operation under way: images that are to be stored. All are written down before the first
-//! of them is stored.
+//! The journal: the one operation under way, as images of 64 bytes. All images are written to the
+//! journal before the first is stored in its place.
 //!
-//! A process that is killed has left either no operation (nothing was stored yet, or all was), or
-//! one that is whole: then storing its images once more completes it. Nothing has to reach a disk:
-//! what a killed process has stored stays in the segment's pages.
+//! After a kill the journal holds no operation (nothing was stored yet, or all was), or a whole
+//! one. Storing its images once more completes it. Nothing has to reach a disk: all that a killed
+//! process has stored stays in the segment's pages.
 
 use super::HeapError;
 use super::element::{Element, HEADER, PARK, SMALLEST, parked_word};

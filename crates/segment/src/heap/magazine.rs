@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 /// The largest element that is kept at hand: for 4 KiB.
 const LARGEST: u64 = 4096 + HEADER;
-/// The most of one size.
+/// The most elements of one size.
 const MOST: usize = 16 << 10;
 /// Bytes that are cut at once, and elements, whichever is more.
 const BATCH: u64 = 16 << 10;

@@ -1,5 +1,5 @@
-//! A heap in a segment, like rte_malloc's: each element records if its memory is clean, and memory
-//! is cleared once.
+//! A heap in a segment, like that of DPDK's rte_malloc: each element records if its memory is
+//! clean, and memory is cleared once.
 //!
 //! Memory of the heap is cleared at most once between two users of it. Clean memory is cleared when
 //! it is released, and stays clean: a zeroed allocation takes it as it is. Dirty memory (a reused
@@ -12,9 +12,8 @@
 //! outside it. Every change of the metadata goes through the [`journal`], so that a kill at any
 //! moment leaves it consistent.
 //!
-//! Contents of the segment, by offset from the end of the segment's own data: at 0 the 64 bytes of
-//! the heap's own header; at 4096 the journal; at 8192 the elements, one behind the other to the
-//! end.
+//! Layout, in bytes from the end of the segment's own data. At 0 the heap's own header (64 bytes),
+//! at 4096 the journal, at 8192 the elements, side by side to the end.
 
 mod block;
 mod element;
@@ -185,9 +184,9 @@ impl Heap {
         self.release(book, at)
     }
 
-    /// Makes the block that the handle leads to `len` bytes long. If it cannot grow in its place,
-    /// it is copied, and the old handle leads to nothing. Bytes beyond the old length may be
-    /// anything. On an error it is unchanged.
+    /// Makes the block that the handle leads to `len` bytes long, and returns its handle. If it
+    /// cannot grow in its place, it is copied, and the old handle leads to nothing. Bytes beyond
+    /// the old length may be anything. On an error the block is unchanged.
     pub fn resize(&self, handle: Handle, len: u64) -> Result<Handle, HeapError> {
         if len == 0 {
             return Err(HeapError::Request("give a length of at least 1".into()));

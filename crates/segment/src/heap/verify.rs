@@ -30,10 +30,10 @@ pub struct Verified {
 }
 
 impl Heap {
-    /// Checks every invariant: the elements fill the heap without a gap; each knows the one before
-    /// it; no two free ones of one kind lie side by side; the list of free ones is complete; the
-    /// root leads to a block; clean memory is zero. Other threads wait meanwhile. Only the owner
-    /// may call it.
+    /// Checks every invariant. The elements fill the heap without a gap, and each knows the one
+    /// before it. No two free ones of one kind lie side by side; the list of free ones is complete.
+    /// The root leads to a block, and clean memory is zero. Other threads wait meanwhile. Only the
+    /// owner may call it.
     pub fn verify(&self, depth: Depth) -> Result<Verified, HeapError> {
         let book = self.owned_book()?;
         let own = self.read_own_header()?;

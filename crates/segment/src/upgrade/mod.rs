@@ -44,7 +44,8 @@
 //! loop {
 //!     // Serve, from the heap; and now and then, or when the listener becomes readable:
 //!     let Some(successor) = listener.wait(Duration::ZERO)? else { continue };
-//!     match listener.hand_over(successor, vec![heap.into_segment()], &Extras::default(), patience) {
+//!     let segments = vec![heap.into_segment()];
+//!     match listener.hand_over(successor, segments, &Extras::default(), patience) {
 //!         Ok(_) => break,
 //!         Err(kept) => {
 //!             eprintln!("{}", kept.error);
@@ -80,9 +81,9 @@ const SOON: Duration = Duration::from_secs(2);
 /// Data and descriptors that the program itself passes on to its successor: its sockets, say.
 #[derive(Debug, Default)]
 pub struct Extras {
-    /// At most 64 KiB.
+    /// The data, at most 64 KiB.
     pub data: Vec<u8>,
-    /// At most 16.
+    /// The descriptors, at most 16.
     pub descriptors: Vec<OwnedFd>,
 }
 

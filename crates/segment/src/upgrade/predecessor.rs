@@ -54,12 +54,12 @@ impl Drop for Successor {
     }
 }
 
-/// The successor has the segments.
+/// Successful hand-over: the successor owns the segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandedOver {
-    /// True if the successor has confirmed it. `false`: it did not answer in time after the
-    /// segments had been given to it. They are its own all the same when it goes on. If it ends
-    /// instead, the next start finds those that have a name.
+    /// True if the successor has confirmed it. `false`: it did not answer in time after it was
+    /// given the segments. It owns them all the same when it continues. If it ends instead, the
+    /// next start finds those that have a name.
     pub confirmed: bool,
 }
 
@@ -77,9 +77,8 @@ pub struct Kept {
 }
 
 impl Listener {
-    /// Listens on `path`, for this user alone, in the place of an existing socket: the socket that
-    /// a predecessor left, or still has, is this process's from now on. Anything else at that path
-    /// is refused.
+    /// Listens on `path`, for this user alone. Replaces an existing socket, which a predecessor
+    /// left or still has. Refuses anything else at that path.
     pub fn bind(path: &Path) -> Result<Listener, SegmentError> {
         if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
             return Err(SegmentError::Foreign { path: path.to_path_buf(), what: "it is no socket".into() });
@@ -110,8 +109,8 @@ impl Listener {
     }
 
     /// Waits up to `patience` for a successor. Refuses processes of other users, and those that do
-    /// not identify themselves as a successor within a second. Stop using the segments only when
-    /// there is one.
+    /// not identify themselves as a successor within a second. Keep using the segments until it
+    /// returns one.
     pub fn wait(&self, patience: Duration) -> Result<Option<Successor>, SegmentError> {
         let until = Instant::now() + patience;
         loop {
@@ -157,10 +156,10 @@ impl Listener {
         }
     }
 
-    /// Hands `segments` and `extras` over: all, or none. They are quiesced because they are given
-    /// away here: no thread of this process uses them any more. (A heap gives its own with
-    /// [`crate::Heap::into_segment`].) Waits for each step of the successor, until `patience` is
-    /// over. At most [`MOST_SEGMENTS`] are handed over at once.
+    /// Hands `segments` and `extras` over: all, or none. Passing them by value ensures that no
+    /// thread of this process uses them any more. A heap gives its segment by
+    /// [`crate::Heap::into_segment`]. Waits for each step of the successor, until `patience` is
+    /// over. Hands over at most [`MOST_SEGMENTS`] at once.
     pub fn hand_over(
         mut self,
         successor: Successor,

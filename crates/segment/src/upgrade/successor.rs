@@ -40,8 +40,8 @@ pub struct TakenOver {
 /// of the predecessor, until `patience` is over.
 ///
 /// # Errors
-/// Nothing was taken, and the predecessor runs on as the owner: it has refused, or did not answer
-/// in time, or one of its segments could not be mapped.
+/// Nothing was taken, and the predecessor goes on as the owner. It has refused, did not answer in
+/// time, or one of its segments could not be mapped.
 pub fn take_over(path: &Path, patience: Duration) -> Result<Option<TakenOver>, SegmentError> {
     let until = Instant::now() + patience;
     let failed = || failed(path, "taking over");

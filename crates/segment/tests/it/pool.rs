@@ -351,8 +351,8 @@ fn a_plan_tells_before() {
     assert_eq!(files(pool.path()), ["one"]);
 }
 
-/// Checks against the fault of DPDK 22.11: behind the first page of a single file it does not
-/// record that memory is dirty, and its zeroed allocations return old bytes.
+/// Checks against the fault of DPDK 22.11. Behind the first page of a single file it does not
+/// record that memory is dirty. Its zeroed allocations return old bytes.
 #[test]
 fn no_zeroed_allocation_returns_an_old_byte_whatever_went_before() {
     const TAG: Tag = Tag::named("test/old");

@@ -56,7 +56,7 @@ pub struct Node {
     pub free: Bytes,
     /// Number of 2 MiB pages (order 9) that could be taken at once, without compaction.
     pub huge_available: u64,
-    /// Free memory fragmentation index for order 9: the share, 0 to 1, of free memory that is
+    /// Free memory fragmentation index for order 9, 0 to 1. It is the share of free memory that is
     /// unusable for 2 MiB pages (Ingens, section 3.3; Gorman and Whitcroft 2005). `None` if nothing
     /// is free.
     pub fragmentation: Option<f64>,

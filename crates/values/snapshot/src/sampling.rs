@@ -62,8 +62,8 @@ pub struct ProcessSampling {
     #[serde(serialize_with = "wire::bytes", rename = "ranges_bytes")]
     pub bytes: Bytes,
     /// Present memory in them that the sample omits, because other processes map it, too, and the
-    /// tracker cannot clear that: after a fork(2), in shared memory, and in pages that KSM has
-    /// merged. Coverage does not count it.
+    /// tracker cannot clear that. This happens after a fork(2), in shared memory, and in pages that
+    /// KSM has merged. Coverage does not count it.
     #[serde(serialize_with = "wire::bytes", rename = "shared_bytes")]
     pub shared: Bytes,
     /// Processor time that sampling has taken from the target so far. It is estimated from the

@@ -17,8 +17,8 @@ megapage_units::named! {
     }
 }
 
-/// Translation cost of a process: the share of its cycles spent in page walks, with an interval of
-/// about 90 %: `0 <= low <= share <= high < 1`.
+/// Translation cost of a process: the share of its cycles spent in page walks. `low` to `high` is
+/// an interval of about 90 %; `0 <= low <= share <= high < 1`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TranslationCost {
     /// The share, 0 to 1.

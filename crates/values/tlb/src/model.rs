@@ -48,8 +48,8 @@ impl Walks {
 }
 
 /// Returns the time for which an entry stays in an LRU cache of `capacity` entries after its last
-/// access: the T at which `sum(pages * (1 - exp(-rate T))) = capacity`. Infinite if all pages fit.
-/// `load` consists of pages and rates.
+/// access. It is the T at which `sum(pages * (1 - exp(-rate T))) = capacity`. Infinite if all pages
+/// fit. `load` consists of pages and rates.
 pub fn characteristic_time(load: impl Iterator<Item = (f64, f64)> + Clone, capacity: f64) -> f64 {
     let live = load.filter(|(pages, rate)| *pages > 0.0 && *rate > 0.0);
     let distinct: f64 = live.clone().map(|(pages, _)| pages).sum();
@@ -78,8 +78,8 @@ pub fn characteristic_time(load: impl Iterator<Item = (f64, f64)> + Clone, capac
 
 const MOST_STEPS: usize = 200;
 
-/// Returns the page walks of `load` on a TLB of this geometry: a first level for each size, and a
-/// second that 4 KiB and 2 MiB entries share.
+/// Returns the page walks of `load` on a TLB of this geometry. It has a first level for each size,
+/// and a second that 4 KiB and 2 MiB entries share.
 pub fn walks(geometry: &Geometry, load: &[Class]) -> Walks {
     let (each, second_hits) = solve(geometry, load);
     let of =

@@ -10,7 +10,7 @@ const NOT_SHOWN: char = '?';
 /// Most causes of an error that are shown.
 const MOST_CAUSES: usize = 16;
 
-/// Returns true if text with `c` is not what it looks like: `c` steers a terminal (control
+/// Returns true if text with `c` is not what it looks like. `c` steers a terminal (control
 /// characters, which also begin escape sequences), breaks a line, or turns the direction of text
 /// (UAX #9).
 pub fn is_steering(c: char) -> bool {

@@ -1,7 +1,7 @@
 //! A trial: makes a part of a running process huge, compares its progress, and puts the part back.
 //!
-//! A program's progress is unknown from outside. Visible is how fast it reaches pages that the
-//! trial does not promote: a program that spends less time on page walks reaches them faster, per
+//! A program's progress is unknown from outside. The trial sees how fast it reaches pages that the
+//! trial does not promote. A program that spends less time on page walks reaches them faster, per
 //! second of its processor time. The comparison is made many times, alternating which side comes
 //! first, so that a drift of the program does not show up as an effect.
 
@@ -157,7 +157,7 @@ pub fn try_out(
     })
 }
 
-/// Reason against a trial of shared memory: the kernel skips huge pages that several processes map
+/// Reason against a trial of shared memory. The kernel skips huge pages that several processes map
 /// (madvise(2), MADV_COLD), and a trial promotes nothing that it cannot release.
 const SHARED: &str = "most of its memory is shared, and huge pages of shared memory cannot be split again from outside: \
                       megapage run --attach makes them huge for good";

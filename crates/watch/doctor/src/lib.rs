@@ -75,7 +75,7 @@ pub struct AbilityReport {
 }
 
 /// Reads, tries and concludes. On a kernel with other base pages than 4 KiB, that is the only
-/// finding: nothing else is read or tried, because every value would be wrong.
+/// finding. Nothing else is read or tried, because every value would be wrong.
 pub fn diagnosis(root: &KernelRoot, request: &Request) -> Result<Diagnosis, GatherError> {
     match require_base_pages(root) {
         Ok(()) => Ok(Diagnosis::of(&gather(root, request)?)),

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// Longest file that is read, in bytes. A longer one is not ours.
 const LONGEST: u64 = 1 << 20;
-/// Most measurements that are cached of one thing.
+/// Largest number of measurements that are cached of one thing.
 pub(crate) const MOST: usize = 5;
 
 /// Boot for which measurements hold.

@@ -14,8 +14,8 @@ use megapage_snapshot::{BackingBytes, MappedObject, Mapping, MappingFlags, Mappi
 use megapage_units::{Bytes, HUGE_2M, PageSize, Pid, VirtRange};
 use std::time::Duration;
 
-/// Least time between two readings of smaps, in multiples of the time that the last one took:
-/// reading takes at most a fiftieth of the time, for each process.
+/// Least time between two readings of smaps, in multiples of the time of the last one. So reading
+/// takes at most a fiftieth of the time, for each process.
 const SMAPS_SHARE: u32 = 50;
 /// Greatest age of flags where the mappings stay the same: madvise(2) on a whole mapping changes
 /// only flags.

@@ -162,8 +162,8 @@ impl PageTables {
         Ok(self.pagemap.regions(page.range())?.pop().unwrap_or(Region::empty(page, None)))
     }
 
-    /// Returns true if the shared page of zeros, which belongs to no process, can be distinguished:
-    /// with root on every kernel, else from Linux 6.7 on.
+    /// Returns true if the shared page of zeros, which belongs to no process, can be distinguished.
+    /// Root can on every kernel, others from Linux 6.7 on.
     pub fn distinguishes_zeros(&self) -> bool {
         self.frames.as_ref().map_or(self.pagemap.distinguishes_leaves(), |frames| frames.zero.is_some())
     }

@@ -12,7 +12,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Most files that are listed for each hugetlbfs mount.
+/// Largest number of files that are listed for each hugetlbfs mount.
 const MOST_FILES: usize = 10_000;
 
 /// All pools at one moment. The kernel's files are read one after the other, so that values may be
@@ -73,13 +73,13 @@ pub struct PoolReport {
     /// Free pages reserved for mappings. `None` for a node: the kernel counts reservations for the
     /// machine only.
     pub reserved: Option<u64>,
-    /// Free less reserved: pages for new mappings. `None` for a node.
+    /// Free pages that are not reserved: pages for new mappings. `None` for a node.
     pub available: Option<u64>,
     /// Pages beyond the persistent ones. They return to the kernel when they are freed.
     pub surplus: u64,
     /// Pages that stay in the pool when they are freed.
     pub persistent: u64,
-    /// Most surplus pages that may be taken on demand. `None` for a node.
+    /// Largest number of surplus pages that may be taken on demand. `None` for a node.
     pub overcommit: Option<u64>,
     /// Pages that a mapping or a file holds.
     pub in_use: u64,
@@ -220,7 +220,7 @@ pub struct MountUse {
     /// Page size.
     #[serde(serialize_with = "wire::page_size")]
     pub page_size: PageSize,
-    /// Most bytes that its files may hold; `None`: all of the pool.
+    /// Largest number of bytes that its files may hold; `None`: all of the pool.
     #[serde(serialize_with = "wire::some_bytes", rename = "size_bytes")]
     pub size: Option<Bytes>,
     /// Permission bits of its root directory when it was mounted, in octal.
@@ -240,13 +240,14 @@ pub struct LimitUse {
     /// Page size.
     #[serde(serialize_with = "wire::page_size")]
     pub page_size: PageSize,
-    /// Most bytes that may be touched; a touch beyond it raises SIGBUS. `None`: no limit.
+    /// Largest number of bytes that may be touched; a touch beyond it raises SIGBUS. `None`: no
+    /// limit.
     #[serde(serialize_with = "wire::some_bytes")]
     pub touched_limit_bytes: Option<Bytes>,
     /// Touched bytes.
     #[serde(serialize_with = "wire::bytes")]
     pub touched_bytes: Bytes,
-    /// Most bytes that may be mapped; mmap answers ENOMEM beyond it. `None`: no limit.
+    /// Largest number of bytes that may be mapped; mmap answers ENOMEM beyond it. `None`: no limit.
     #[serde(serialize_with = "wire::some_bytes")]
     pub mapped_limit_bytes: Option<Bytes>,
     /// Mapped bytes.

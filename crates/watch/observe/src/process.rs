@@ -14,7 +14,8 @@ use megapage_units::{Pid, VirtRange};
 use std::io::ErrorKind;
 use std::time::Duration;
 
-/// Most threads with a look-up of their children, for [`Process::sharing_children`]: one file each.
+/// Largest number of threads whose children are looked up for [`Process::sharing_children`]: one
+/// file each.
 const MOST_THREADS: usize = 64;
 
 /// State for reading any process.

@@ -10,7 +10,7 @@ use megapage_units::{Bytes, HugePage, PageSize, Pid, VirtRange};
 
 /// Number of orders that [`Region::folios`] distinguishes: 0 to 9.
 const ORDERS: usize = 10;
-/// Most regions with a look-up of folios in one snapshot: 8 GiB.
+/// Largest number of regions with a look-up of folios in one snapshot: 8 GiB.
 const MOST_FOLIO_REGIONS: usize = 4096;
 
 /// Present and swapped memory of a process.

@@ -12,7 +12,8 @@ use megapage_units::{Bytes, Pid};
 use std::time::Duration;
 use thiserror::Error;
 
-/// Most processes that are read, the largest first. This bounds the time of a refresh.
+/// Largest number of processes that are read, those with most memory first. This bounds the time of
+/// a refresh.
 const MOST_PROCESSES: usize = 256;
 /// Least time between two refreshes, in multiples of our processor time for one: 20 means 5 % of
 /// one processor.

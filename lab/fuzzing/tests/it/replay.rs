@@ -17,8 +17,8 @@ fn names(directory: &Path) -> BTreeSet<String> {
 /// Number of changes of each kind to an input.
 const CHANGES: usize = 8;
 
-/// Returns an input as it is, cut off, doubled, with single numbers at the end of their range and
-/// with single bytes changed: the mutations that need no fuzzer. They are always the same.
+/// Returns the mutations of an input that need no fuzzer, always the same. The input is unchanged,
+/// cut off, doubled, with single numbers at the end of their range, or with single bytes changed.
 fn variants(data: &[u8]) -> Vec<(String, Vec<u8>)> {
     let mut all =
         vec![("as it is".to_string(), data.to_vec()), ("doubled".to_string(), [data, data].concat())];

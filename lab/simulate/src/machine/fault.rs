@@ -9,7 +9,7 @@ use megapage_snapshot::PAGES;
 use megapage_units::{BASE_PAGE, Bytes};
 use std::time::Duration;
 
-/// No page is free, and none can be taken back.
+/// Error: no page is free, and none can be taken back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OutOfMemory;
 

@@ -14,12 +14,12 @@ pub(super) const UNMOVABLE: f64 = 0.18;
 /// that repairs the scatter of the deletions during the wait gives the same.
 pub(super) const COMPACTION: f64 = 100.0;
 
-/// Times of the three-phase run that the papers do not give, in seconds: from the end of the
-/// deletions to the first large value, and at the end. Between them is the speed of large values,
-/// in MB/s.
+/// Values of the three-phase run that the papers do not give. `WAIT`: seconds from the end of the
+/// deletions to the first large value. `REFILL`: speed of large values, in MB/s. `STAY`: seconds at
+/// the end.
 ///
-/// Fitted on Linux and Ingens, which have 28 and 20 GB of bloat when memory runs out: bloat is made
-/// by the promotions of the wait, and about as fast as data while large values come.
+/// Fitted on Linux and Ingens, which have 28 and 20 GB of bloat when memory runs out. Promotions
+/// during the wait make bloat; while large values come, bloat grows about as fast as data.
 const WAIT: f64 = 1600.0;
 const REFILL: f64 = 13.0;
 const STAY: f64 = 30.0;
@@ -53,8 +53,8 @@ pub(super) fn bloat() -> Vec<Program> {
     vec![Program { name: "redis".to_string(), start: 0.0, operations }]
 }
 
-/// Returns Redis with 33.2 GB of values of which 51 % are deleted at random, so that 16.2 GB are
-/// left on base pages; then load on them.
+/// Returns Redis with 33.2 GB of values, of which 51 % are deleted at random. That leaves 16.2 GB
+/// on base pages; then load on them.
 pub(super) fn sparse(hardware: &Hardware) -> Vec<Program> {
     let span = Span::of_bytes(0, Bytes((33.2 * (1u64 << 30) as f64) as u64));
     let uses = [Use { span, pages: 512, share: 1.0, class: AccessClass::Random }];

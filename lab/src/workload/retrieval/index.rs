@@ -82,8 +82,8 @@ pub(super) fn dimensions(size: Bytes) -> (u32, u32) {
 
 impl Shape {
     /// Returns the shape of an index with about `size` of postings, 4 bytes each. From 1 GiB on it
-    /// has 250,000 songs and 24-bit fingerprints; below (for tests) fewer of both in proportion;
-    /// from 64 GiB on as many in each shard. At least 256 KiB are laid out for any request.
+    /// has 250,000 songs and 24-bit fingerprints. Below (for tests) it has fewer of both in
+    /// proportion; from 64 GiB on it has as many in each shard. The least size is 256 KiB.
     pub fn for_size(size: Bytes) -> Shape {
         Shape::with_shards(size, shards(size))
     }

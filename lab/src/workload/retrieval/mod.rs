@@ -35,7 +35,8 @@ pub use size::{largest, memory};
 /// Find songs by noisy excerpts in an inverted index
 #[derive(Clone, Copy, Debug, PartialEq, clap::Args)]
 pub struct Options {
-    /// Bytes of postings, 4 for each, from 1m on; 8,192 x 250,000 counts for each thread come on top
+    /// Bytes of postings, 4 for each, from 1m on; 8,192 x 250,000 counts for each thread come on
+    /// top
     // Below 1 GiB there are fewer songs and fingerprints in proportion, above 64 GiB more songs.
     #[arg(long, default_value = "8g", value_parser = index_size)]
     pub size: Bytes,

@@ -1,23 +1,26 @@
-//! How fast the published policies promote.
+//! Promotion rate of the published policies.
 
 use super::text;
 use megapage_decide::Pace;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The pace of the published policies (linux, freebsd, ingens, hawkeye-g, hawkeye-pmu and their variants): rounds of so
-/// many regions. The policy "megapage" is bounded by `act.promoted_per_second` instead.
+/// Promotion rate of the published policies (linux, freebsd, ingens, hawkeye-g, hawkeye-pmu and
+/// their variants), in rounds of some regions. `act.promoted_per_second` bounds the policy
+/// "megapage" instead.
 ///
-/// The default, 8 regions a second, is that of the papers' testbed as inferred from HawkEye (ASPLOS 2019), where Linux and
-/// Ingens take about 1000 s for a Graph500 of at most 16 GB: see [`Pace::PAPERS`]. Linux's khugepaged and the released kernels
-/// of Ingens and HawkEye are set to 8 regions every 10 s unless configured: `interval = "10s"`.
+/// The default, 8 regions a second, is that of the papers' testbed as inferred from HawkEye (ASPLOS
+/// 2019). There Linux and Ingens take about 1000 s for a Graph500 of at most 16 GB: see
+/// [`Pace::PAPERS`]. The default of Linux's khugepaged, and of the released kernels of Ingens and
+/// HawkEye, is 8 regions every 10 s: `interval = "10s"`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PublishedPace {
-    /// Regions of 2 MiB that a round promotes (linux: looks at), as khugepaged's `pages_to_scan` divided by 512; 1 to 65536.
+    /// Regions of 2 MiB that a round promotes (linux: looks at), as khugepaged's `pages_to_scan`
+    /// divided by 512; 1 to 65536.
     pub regions: u64,
-    /// From one round to the next, as khugepaged's `scan_sleep_millisecs`; 10ms to 1h. Rounds that fall between two passes are
-    /// made up for in the next one, at most 1024.
+    /// Time from one round to the next, as khugepaged's `scan_sleep_millisecs`; 10ms to 1h. Rounds
+    /// that fall between two passes run in the next pass, at most 1024.
     #[serde(with = "text::time")]
     pub interval: Duration,
 }
@@ -29,12 +32,12 @@ impl Default for PublishedPace {
 }
 
 impl PublishedPace {
-    /// As decide takes it.
+    /// Returns it as the crate decide takes it.
     pub fn of_decide(&self) -> Pace {
         Pace { work: self.regions, every: self.interval }
     }
 
-    /// In words, for the log.
+    /// Describes the pace for the log.
     pub fn describe(&self) -> String {
         format!("{} regions every {}", self.regions, text::of_duration(self.interval))
     }
@@ -53,7 +56,8 @@ mod tests {
 
     const BASE: u64 = 0x7f00_0000_0000;
 
-    /// A process with more than any policy promotes; each second with other regions than before.
+    /// Returns a snapshot of a process with more regions than any policy promotes, and with
+    /// different ones each second.
     fn snapshot(second: u64) -> Snapshot {
         let (now, free) = (Duration::from_secs(second), Bytes::gib(12));
         let accessed =
@@ -88,7 +92,7 @@ mod tests {
         }
     }
 
-    /// How many regions are promoted in ten passes, a second apart.
+    /// Returns the number of regions that are promoted in ten passes, a second apart.
     fn promoted(text: &str) -> usize {
         let config = Config::parse("x", text).unwrap();
         let mut state = State::new(config.make_policy().unwrap(), config.limits.of_decide());

@@ -1,8 +1,8 @@
-//! Spans of time and sizes as a configuration file has them: `"250ms"`, `"64m"`.
+//! Times and sizes as text in a configuration file: `"250ms"`, `"64m"`.
 
 use std::time::Duration;
 
-/// A span of time: a value with `us`, `ms`, `s`, `m` (minutes) or `h`.
+/// Parses a time: a value with `us`, `ms`, `s`, `m` (minutes) or `h`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("'{text}' is not a time; write it like 250ms, 1s, 5m or 1h");
     let value = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
@@ -18,7 +18,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(value * unit).map_err(|_| wrong())
 }
 
-/// The shortest way to write it that [`duration`] reads as the same.
+/// Returns the shortest text that [`duration`] reads as the same time.
 pub fn of_duration(time: Duration) -> String {
     let nanos = time.as_nanos();
     for (unit, length) in [("h", 3_600_000_000_000), ("m", 60_000_000_000), ("s", 1_000_000_000)] {
@@ -37,12 +37,12 @@ pub mod time {
     use serde::{Deserialize, Deserializer, Serializer};
     use std::time::Duration;
 
-    /// As [`super::of_duration`] writes it.
+    /// Writes it as [`super::of_duration`] does.
     pub fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&super::of_duration(*time))
     }
 
-    /// As [`super::duration`] reads it.
+    /// Reads it as [`super::duration`] does.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         super::duration(&String::deserialize(from)?).map_err(serde::de::Error::custom)
     }
@@ -53,12 +53,12 @@ pub mod size {
     use megapage_units::Bytes;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    /// In the largest unit that divides it.
+    /// Writes it in the largest unit that divides it.
     pub fn serialize<S: Serializer>(size: &Bytes, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&text(*size))
     }
 
-    /// As sizes are read everywhere.
+    /// Reads it as [`Bytes`] are read everywhere.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Bytes, D::Error> {
         String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
     }
@@ -78,7 +78,7 @@ pub mod some_size {
     use megapage_units::Bytes;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    /// As [`super::size`], or nothing.
+    /// Writes it as [`super::size`] does, or nothing.
     pub fn serialize<S: Serializer>(size: &Option<Bytes>, to: S) -> Result<S::Ok, S::Error> {
         match size {
             Some(size) => to.serialize_some(&super::size::text(*size)),
@@ -86,7 +86,7 @@ pub mod some_size {
         }
     }
 
-    /// As [`super::size`].
+    /// Reads it as [`super::size`] does.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Bytes>, D::Error> {
         let text = Option::<String>::deserialize(from)?;
         text.map(|text| text.parse().map_err(serde::de::Error::custom)).transpose()

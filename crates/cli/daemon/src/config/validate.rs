@@ -1,4 +1,4 @@
-//! What a configuration must hold to besides its form.
+//! Checks of the values of a configuration.
 
 use super::{Config, PublishedPace};
 use crate::{instance, saved_state};
@@ -9,7 +9,7 @@ use regex_lite::Regex;
 use std::io::ErrorKind;
 use std::time::Duration;
 
-/// A key with its table (`observe.window`), and what is wrong with its value.
+/// A key with its table (`observe.window`), and the error in its value.
 type Wrong = (String, String);
 
 fn wrong<T>(key: &str, what: impl Into<String>) -> Result<T, Wrong> {
@@ -17,7 +17,7 @@ fn wrong<T>(key: &str, what: impl Into<String>) -> Result<T, Wrong> {
 }
 
 impl Config {
-    /// The first value that cannot be used, by its key.
+    /// Checks all values. Returns the key of the first invalid one, with the error.
     pub fn check(&self) -> Result<(), Wrong> {
         if !POLICIES.iter().any(|known| known.name == self.policy) {
             let names: Vec<&str> = POLICIES.iter().map(|known| known.name).collect();
@@ -36,7 +36,8 @@ impl Config {
                 "give a path: the lock keeps two daemons from undoing each other's work",
             );
         }
-        // What is there would be destroyed. What cannot be looked at cannot be written to either, which is reported then.
+        // Refuses a file with other content, which would be destroyed. A file that cannot be read
+        // cannot be written either: that is reported later.
         for (key, path, checked) in [
             ("lock_file", &self.lock_file, instance::is_usable(&self.lock_file)),
             ("state_file", &self.state_file, saved_state::is_replaceable(&self.state_file)),
@@ -197,7 +198,7 @@ fn time(key: &str, value: Duration, least: Duration, most: Duration) -> Result<(
 }
 
 fn percent(key: &str, value: f64) -> Result<(), Wrong> {
-    // What is no number is refused, too.
+    // The comparison also refuses NaN.
     match value > 0.0 && value <= 100.0 {
         true => Ok(()),
         false => wrong(key, format!("{value} is not above 0 and at most 100")),
@@ -211,7 +212,8 @@ fn count(key: &str, value: usize, most: usize) -> Result<(), Wrong> {
     }
 }
 
-/// The line, from 1, on which `text` has `key`, such as `observe.window`: in its table, dotted, or as a table itself.
+/// Returns the line, from 1, on which `text` has `key`, such as `observe.window`: in its table,
+/// dotted, or as a table itself.
 pub fn line_of(text: &str, key: &str) -> Option<usize> {
     let mut table = String::new();
     for (number, line) in text.lines().enumerate() {

@@ -52,9 +52,9 @@ struct Text {
     samples: Vec<(String, String, f64)>,
 }
 
-/// Reads a text, and refuses faults that the formats forbid: a sample without its family's lines
-/// before it, a family in two places, two equal samples, an invalid name or label, a value that is
-/// no number.
+/// Reads a text. Panics on faults that the formats forbid: a sample without its family's lines
+/// before it, a family in two places, two equal samples, an invalid name or label, no number as
+/// value.
 fn read(text: &str, counters_end_in_total: bool) -> Text {
     let (mut types, mut samples, mut alike) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
     let mut current = String::new();

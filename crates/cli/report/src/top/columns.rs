@@ -198,8 +198,8 @@ impl Column {
     }
 }
 
-/// Returns the age of the oldest sample, the sampled share of the memory, and the cost of that to
-/// the process; or the reason why nothing is known.
+/// Returns the age of the oldest sample, the sampled share of the memory, and the cost of sampling
+/// to the process. If nothing is known, returns the reason.
 fn sampled(row: &Row) -> String {
     match (&row.sampling, row.sampled_ago_seconds, &row.missed) {
         (Some(own), Some(ago), _) => {

@@ -212,8 +212,8 @@ impl<K: Prim> HugeHeap<K> {
     }
 
     /// Asks for `count` pages. If another thread is asking, waits for it first, and asks only if
-    /// there are still none. The caller holds neither a group's lock nor the stock's: a broker that
-    /// hangs delays only threads that need its pages, for the time that it is given. No signal
+    /// there are still none. The caller holds neither a group's lock nor the stock's. So a broker
+    /// that hangs delays only threads that need its pages, for the time that it is given. No signal
     /// handler runs meanwhile, because it may fork.
     pub(super) fn ask_broker(&self, count: usize) {
         without_signals(|| {

@@ -148,8 +148,8 @@ impl<K: Prim> HugeHeap<K> {
         huge.saturating_sub(self.in_use.bytes() + used + self.committed() / SHARE + self.slack())
     }
 
-    /// Returns true if a huge page is to be split to release its unused part: at most `few` of its
-    /// slices are committed, and the heap has too much unused.
+    /// Returns true if a huge page is to be split to release its unused part. At most `few` of its
+    /// slices are committed then, and the heap has too much unused.
     pub(super) fn is_worth_splitting(&self, committed: u32, few: u32) -> bool {
         committed.count_ones() <= few && self.unused(0, 0) > 0
     }

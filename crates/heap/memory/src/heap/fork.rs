@@ -32,15 +32,15 @@ fn alone(kernel: &impl Prim, own_threads: u64, patience: bool) -> Option<Alone> 
 
 impl<K: Prim> HugeHeap<K> {
     /// Makes a fork safe. After it, a write by either side to a private hugetlb page needs a second
-    /// page, and the child is killed if the pool has none. So the function does the first of these
-    /// that is possible:
+    /// page. The child is killed if the pool has none. So the function does the first of these that
+    /// is possible:
     ///
     /// - It moves the heap to THP, once and for good. Only a process with one thread can do that.
     /// - It makes sure that the pool can hold a second copy now. Another process may still take
     ///   those pages before they are needed.
     /// - It refuses the fork with ENOMEM, as the kernel refuses one that it cannot back.
     ///
-    /// A broker's pages are mapped shared, and a fork makes no copies of them: if there are any,
+    /// A broker's pages are mapped shared, and a fork makes no copies of them. If there are any,
     /// the heap is moved, or the fork is refused. `own_threads` is the number of threads of the
     /// process while the program runs in one. It is more than 1 if the library has threads that are
     /// known to be idle.
@@ -90,7 +90,7 @@ impl<K: Prim> HugeHeap<K> {
     }
 
     /// Returns true if `pages` further pages of `size` could be written now. A fault may be refused
-    /// although the pool has pages (a cgroup limit): then the only way to know is to fault them in,
+    /// although the pool has pages (a cgroup limit). Then the only way to know is to fault them in,
     /// and release them.
     fn pool_carries(&self, size: PageSize, pages: u64) -> bool {
         if self.kernel.hugetlb_available(size).unwrap_or(0) < pages {

@@ -45,7 +45,7 @@ impl<K: Prim> HugeHeap<K> {
         if self.given_unasked.load(Relaxed) {
             return self.kernel.discard_part(part);
         }
-        // Linux 6.14 frees the page table of 2 MiB that are discarded at once, and charges the
+        // Linux 6.14 frees the page table of 2 MiB that are discarded at once. It charges the
         // control group for it until much later: a loop of large blocks would fill the group.
         if part.len() == HUGE_2M {
             self.kernel.discard(&part.part(0, HUGE_2M / 2))?;
@@ -55,7 +55,7 @@ impl<K: Prim> HugeHeap<K> {
     }
 
     /// Gives the kernel the contents of a committed part. The part stays committed, and reads as
-    /// zero or as it was: a transparent huge page goes only as a whole, and a hugetlb page stays,
+    /// zero or as it was. A transparent huge page goes only as a whole. A hugetlb page stays,
     /// because it may not come again. Takes no group's lock: the contents are the caller's,
     /// whatever their chunk becomes meanwhile, and the kernel refuses a part of a hugetlb page.
     pub fn forget(&self, part: Owned) {

@@ -63,7 +63,7 @@ impl Repair {
         }
         self.left = true;
         self.failures += 1;
-        // Without memory no other chunk does better. Other errors are about this chunk alone: a
+        // Without memory no other chunk does better. Other errors are about this chunk alone. A
         // page that a transfer has pinned, or that is off the lists for now, holds back no other
         // chunk.
         if errno == Errno::ENOMEM || self.failures >= MOST_FAILURES {

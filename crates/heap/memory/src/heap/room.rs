@@ -339,8 +339,8 @@ impl<K: Prim> HugeHeap<K> {
         self.is_unseen() || (MOST_UNTOUCHED + 1..NOT_LOOKED).contains(&self.room.untouched.load(Relaxed))
     }
 
-    /// Returns the bytes of the chunk at `region` that are committed, beyond `present` bytes, which
-    /// the program has touched; 0 if the chunk is not on base pages.
+    /// Returns the committed bytes of the chunk at `region` beyond `present` bytes, which the
+    /// program has touched. 0 if the chunk is not on base pages.
     pub fn untouched_at(&self, region: usize, present: usize) -> usize {
         let on_base = self.chunk_at(region).filter(|chunk| chunk.mapping() == BASE);
         on_base.map_or(0, |chunk| (chunk.committed().count_ones() as usize * SLICE).saturating_sub(present))

@@ -55,9 +55,9 @@ impl Witness {
     }
 
     /// Returns the signals that it has got and not taken yet (a bit for each number, from 1 on).
-    /// Returns `None` while one may be on its way: the witness is at work, or was stopped, which
-    /// may come between taking a signal and reporting it. [`Witness::take`] returns the signals
-    /// that it reported before this call.
+    /// Returns `None` while one may be on its way. The witness is at work then, or was stopped,
+    /// which may come between taking a signal and reporting it. [`Witness::take`] returns the
+    /// signals that it reported before this call.
     pub fn pending(&self) -> Option<u64> {
         // Without /proc, nothing shows pending signals.
         let Ok(text) = KernelRoot::live().read(format!("proc/{}/status", self.worker.pid())) else {

@@ -73,8 +73,8 @@ pub fn java_heap(mappings: &[Mapping], largest: Bytes) -> Option<JavaHeap> {
 /// A series of mappings that may be the heap.
 struct Piece<'a> {
     mappings: &'a [&'a Mapping],
-    /// Order of preference: true if no archive lies before it in its run, as before the space of
-    /// classes; true if it lies below 32 GiB; its memory.
+    /// Order of preference. First true if no archive lies before it in its run, as before the space
+    /// of classes. Then true if it lies below 32 GiB; then its memory.
     rank: (bool, bool, Bytes),
 }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Enough timings for a caller that does not need the latest.
 const ENOUGH: u32 = 3;
-/// Greatest age of a timing of the present state, in seconds. The other load of the machine, and
+/// Greatest age of a timing that counts as present, in seconds. The other load of the machine, and
 /// its use of the caches, changes.
 const FRESH: u64 = 300;
 const FILE: &str = "access-times.json";

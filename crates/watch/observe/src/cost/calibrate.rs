@@ -69,10 +69,10 @@ pub struct AccessTimes {
 
 /// Least memory that is timed, in bytes: most of a smaller one is in the caches.
 const LEAST_MEMORY: u64 = 64 << 20;
-/// Most memory that is timed if the user waits for it. It is mapped twice, on base pages and on
-/// huge pages. A debug build is for tests.
+/// Largest memory that is timed if the user waits for it, in bytes. It is mapped twice, on base
+/// pages and on huge pages. A debug build is for tests.
 pub(super) const MOST_MEMORY: u64 = if cfg!(debug_assertions) { 128 << 20 } else { 512 << 20 };
-/// Most memory that is timed by a program that runs unasked beside all others.
+/// Largest memory that is timed by a program that runs unasked beside all others, in bytes.
 pub(super) const MOST_UNASKED: u64 = 128 << 20;
 /// Divisor of the free memory: beyond the least, both mappings together take at most this part. The
 /// page cache is of more use to others.
@@ -336,8 +336,9 @@ fn reach(geometry: &Geometry) -> u64 {
     u64::from(geometry.second.clamp(1024, 8192)) * BASE_PAGE as u64
 }
 
-/// Returns the sizes to time: three quarters of the reach of the first level of the TLB, then half,
-/// all and twice the reach of the second level. Then `most` and a quarter of it.
+/// Returns the sizes to time, in bytes. They are three quarters of the reach of the first level of
+/// the TLB, then half, all and twice the reach of the second. The last two are a quarter of `most`,
+/// and `most`.
 fn sizes(geometry: &Geometry, most: u64) -> Vec<u64> {
     let reach = reach(geometry);
     let rounded = |bytes: u64| (bytes / HUGE_2M as u64).max(1) * HUGE_2M as u64;

@@ -1,5 +1,4 @@
-//! The share of neighbours among a process's base pages that are neighbours in physical memory,
-//! too.
+//! The share of neighbouring base pages of a process that are neighbours in physical memory, too.
 
 use super::touches::Touches;
 use megapage_kernel::KernelRoot;
@@ -7,7 +6,7 @@ use megapage_kernel::pagemap::Pagemap;
 use megapage_units::{HugePage, Pid};
 use std::collections::BTreeSet;
 
-/// Most regions that are read: about 1 ms.
+/// Largest number of regions that are read: about 1 ms.
 const MOST_REGIONS: usize = 64;
 
 /// Returns the share of pages that lie right behind the page before them, 0 to 1, in the sampled

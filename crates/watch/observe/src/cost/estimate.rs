@@ -82,7 +82,7 @@ pub enum NoEstimate {
 
 const LEAST_CPU_MS: u64 = 20;
 
-/// Most visits under way at once that are taken for dependent ones.
+/// Largest number of visits under way at once that are taken for dependent ones.
 const MOST_DEPENDENT: f64 = 1.5;
 /// Least proof of overlap: the visits need this many times as much time as there is. Timed accesses
 /// come in bursts after others, and find less in the caches than a program at steady work.

@@ -1,5 +1,5 @@
-//! Translation cost from the processor's performance monitoring unit: the cycles with a page walk
-//! under way, over all unhalted cycles of a process and its threads.
+//! Translation cost from the processor's performance monitoring unit: cycles with a page walk under
+//! way, divided by all unhalted cycles of a process.
 //!
 //! This is the value of the hardware, not the gain by huge pages. Out-of-order execution hides a
 //! part of a walk. On huge pages a walk is shorter, not absent.
@@ -21,7 +21,7 @@ pub use calibrate::Calibration;
 pub use events::{Counted, Recipe, recipe};
 pub use share::{Interval, NoCost, interval, share};
 
-/// Most intervals from which a value is computed: older ones are forgotten.
+/// Largest number of intervals from which a value is computed: older ones are forgotten.
 const MOST_INTERVALS: usize = 32;
 
 /// Reason why the performance monitoring unit gives no value.

@@ -44,16 +44,16 @@ const WHOLE: [Duration; 7] = [us(0), us(1000), us(3160), us(10_000), us(31_600),
 const QUICK_REGIONS: usize = 2;
 /// Quick rounds for each slow one.
 const QUICK_ROUNDS: usize = 2;
-/// Most regions in a slow round. First touches of 16,000 cleared pages within some milliseconds
-/// delay a process by a part of these, and it seems slower than it is. Also, reading must not take
-/// longer than the first step.
+/// Largest number of regions in a slow round. First touches of 16,000 cleared pages within some
+/// milliseconds delay a process by a part of these, and it seems slower than it is. Also, reading
+/// must not take longer than the first step.
 const MOST_REGIONS: usize = 32;
 /// Regions on huge pages in a slow round: one bit each.
 const HUGE_REGIONS: usize = 64;
 /// One in this many probed regions is a quiet one. Quiet regions are mostly alike, so that a few
 /// stand for all.
 const QUIET_TURN: usize = 4;
-/// Most regions that wait for a closer look.
+/// Largest number of regions that wait for a closer look.
 const MOST_HOT: usize = 64;
 /// Longest wait for the first round of a process of shared memory, in multiples of the requested
 /// time.

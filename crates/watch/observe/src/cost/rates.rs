@@ -4,12 +4,12 @@ use super::touches::Record;
 
 /// Slowest rate that is distinguished from none: a visit in 20 s.
 const SLOWEST: f64 = 0.05;
-/// Most rates of the grid, each twice the one before, up to 13 million visits of a page a second.
-/// The grid ends earlier if nine of ten pages are touched before the first reading: faster rates
-/// cannot be determined.
+/// Largest number of rates of the grid, each twice the one before, up to 13 million visits of a
+/// page a second. The grid ends earlier if nine of ten pages are touched before the first reading:
+/// faster rates cannot be determined.
 const MOST_RATES: usize = 29;
-/// Most steps of the fit. It converges from above; further steps change the sum of rates by less
-/// than 1 %.
+/// Largest number of steps of the fit. It converges from above; further steps change the sum of
+/// rates by less than 1 %.
 const STEPS: usize = 400;
 /// Share of the pages moved from rate to rate below which the fit ends.
 const SETTLED: f64 = 1e-5;

@@ -1,5 +1,5 @@
-//! The basis of an estimate, from which it can be made again: the touches of a program, the
-//! machine, and the measured gain by huge pages. The fixtures under `fixtures/advice` are
+//! The basis of an estimate: the touches of a program, the machine, and the measured gain by huge
+//! pages. The estimate can be made again from it. The fixtures under `fixtures/advice` are
 //! recordings.
 
 use super::calibrate::AccessTimes;

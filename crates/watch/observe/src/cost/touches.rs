@@ -21,8 +21,8 @@ pub struct Reading {
     pub unsure: f64,
     /// Pages touched since the clearing, 0 to 512. Never falls from one reading to the next.
     pub touched: u16,
-    /// Number of new pages since the reading before with a next page that is new, too; `None` if
-    /// the tracker only counts.
+    /// Number of pages that are new since the reading before and whose next page is new, too;
+    /// `None` if the tracker only counts.
     pub neighbours: Option<u16>,
 }
 

@@ -25,7 +25,7 @@ const IDLE_WINDOWS: u32 = 10;
 /// Pause after our own clearing and reading, in multiples of their time. For all targets together
 /// they take at most 2 % of the time.
 const OWN_SHARE: u32 = 50;
-/// Most regions in one sample, 128 GiB: bounds the length of one clearing.
+/// Largest number of regions in one sample, 128 GiB: bounds the length of one clearing.
 const MOST_REGIONS: usize = 1 << 16;
 /// Least share of never sampled pages that is expected to be accessed, however few of the others
 /// were.
@@ -208,9 +208,9 @@ impl Account {
     }
 
     /// Returns true if a sample of all candidates, for promotion, would be a burst ([`BURST`]).
-    /// Accesses seen in less than a window are taken to grow until a whole window has passed.
-    /// For a process that is `filling` its memory, it counts every entry: once the process uses
-    /// what it has filled, it accesses far more than the last samples showed.
+    /// Accesses seen in less than a window are taken to grow until a whole window has passed. For a
+    /// process that is `filling` its memory, it counts every entry. Once such a process uses what
+    /// it has filled, it accesses far more than the last samples showed.
     pub(crate) fn is_burst(&self, candidates: &[Candidate], filling: bool) -> bool {
         let growth = self.growth * self.to_come;
         let all = |it: &Candidate| filling.then_some(f64::from(it.entries));

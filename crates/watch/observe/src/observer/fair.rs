@@ -16,11 +16,11 @@ const LEAST_MAPPINGS: usize = 4096;
 /// Anonymous memory of a process for each further mapping, in bytes. A process with more mappings
 /// consists of splinters, none of which can be huge.
 const BYTES_A_MAPPING: u64 = 64 << 10;
-/// Most mappings of one process: the kernel's own default (`vm.max_map_count`). They take about 0.1
-/// s and 15 MB.
+/// Largest number of mappings of one process: the kernel's own default (`vm.max_map_count`). They
+/// take about 0.1 s and 15 MB.
 const MOST_MAPPINGS: usize = 65_536;
-/// Most regions that are stored of all processes: 2 TiB of memory. One takes about 600 bytes of our
-/// memory.
+/// Largest number of regions that are stored of all processes: 2 TiB of memory. One takes about 600
+/// bytes of our memory.
 const MOST_REGIONS: usize = 1 << 20;
 /// Regions that are stored on any machine.
 const LEAST_REGIONS: usize = 4096;
@@ -31,9 +31,9 @@ const MEMORY_A_REGION: u64 = 256 << 10;
 const LIMIT_A_REGION: u64 = 2400;
 /// Divisor of all stored regions that gives the most of one user.
 const PART_OF_USER: usize = 2;
-/// Most processes of one user that one pass finds beyond a bound. Each takes some milliseconds, so
-/// that many would delay the next pass. The user's other processes that were never observed then
-/// come in the next pass.
+/// Largest number of processes of one user that one pass finds beyond a bound. Each takes some
+/// milliseconds, so that many would delay the next pass. The user's other processes that were never
+/// observed then come in the next pass.
 const MOST_BEYOND: usize = 4;
 /// First back-off of a process beyond a bound. It doubles each further time.
 const FIRST_PAUSE: Duration = Duration::from_secs(60);

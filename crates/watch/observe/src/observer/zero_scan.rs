@@ -9,7 +9,8 @@ use megapage_kernel::remote_read::{self, MOST_PARTS, RemoteMemory};
 use megapage_snapshot::{Leaf, MappingKind, Process, Region};
 use megapage_units::{BASE_PAGE, Bytes, HUGE_2M, HugePage, Pid};
 
-/// Most bytes that one snapshot reads, of all processes together: about 20 ms of our time.
+/// Largest number of bytes that one snapshot reads, of all processes together: about 20 ms of our
+/// time.
 pub(super) const MOST_BYTES: Bytes = Bytes::mib(128);
 
 /// Bytes read at once: the size of one request for another process's memory, small enough for the

@@ -11,7 +11,7 @@ use megapage_snapshot::{Leaf, TrackerKind};
 use megapage_units::{HugePage, HugeRange, Pid, VirtRange};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most attempts to look a mapping up while its process changes its address space.
+/// Largest number of attempts to look a mapping up while its process changes its address space.
 const MOST_LOOKUPS: usize = 3;
 
 /// Tracker that reads by BPF and clears by MADV_COLD.
@@ -148,7 +148,8 @@ impl Tracker for BpfTracker {
 }
 
 impl BpfTracker {
-    /// Returns the regions of a walk as far as the tracker can tell of them.
+    /// Returns the regions of a walk. Removes the accesses of regions that were not cleared, and
+    /// corrects the leaf of hugetlb pages.
     fn told(&mut self, pid: Pid, walked: Vec<RegionBits>) -> Result<Vec<RegionBits>, TrackError> {
         let mut last = None;
         let mut read = Vec::with_capacity(walked.len());

@@ -15,8 +15,8 @@ pub struct Selected {
     pub tracker: Box<dyn Tracker>,
     /// Trackers that were tried before it, best first, with the reason why each failed.
     pub skipped: Vec<(TrackerKind, String)>,
-    /// Cost of a first access to a base page after a clearing to a target, in nanoseconds of its
-    /// processor time; 0 if the tracker clears nothing.
+    /// Cost to a target of the first access to a base page after a clearing, in nanoseconds of its
+    /// processor time. 0 if the tracker clears nothing.
     pub first_access_ns: f64,
 }
 

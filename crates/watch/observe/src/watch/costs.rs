@@ -15,9 +15,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-/// Most processes with counted page walks: each thread takes descriptors.
+/// Largest number of processes with counted page walks: each thread takes descriptors.
 const MOST_COUNTED: usize = 32;
-/// Most processes with an estimated cost: those that take most processor time.
+/// Largest number of processes with an estimated cost: those that take most processor time.
 const MOST_ESTIMATED: usize = 8;
 /// Least memory of a process for a probe: the TLBs of today reach nearly as far.
 const LEAST_RESIDENT: Bytes = Bytes::mib(16);
@@ -28,7 +28,7 @@ const LEAST_USAGE: f64 = 0.05;
 pub const LEAST_PROBE: Duration = Duration::from_millis(500);
 /// Longest probe: the user waits for a refresh meanwhile.
 const LONGEST_PROBE: Duration = Duration::from_secs(2);
-/// Most probes behind an estimate: older ones are forgotten.
+/// Largest number of probes behind an estimate: older ones are forgotten.
 const MOST_PROBES: usize = 4;
 /// Least time between probes, for promotion, of a process with less than [`LEAST_RESIDENT`] of
 /// memory on base pages: it has little to gain.
@@ -218,8 +218,9 @@ impl Costs {
         }
     }
 
-    /// Returns the processes among which a probe chooses, by these snapshots. Each has the time
-    /// since boot of the snapshot of its last probe. Returns none if costs are not estimated.
+    /// Returns the processes from which the next probe is chosen, by these snapshots. Each comes
+    /// with the time since boot of the snapshot of its last probe. Returns none if costs are not
+    /// estimated.
     pub fn working(&self, before: Option<&Snapshot>, now: &Snapshot) -> Vec<(ProcessId, Option<Duration>)> {
         let Source::Estimated(model) = &self.source else { return Vec::new() };
         let ids = busiest(before, now).into_iter().map(|process| process.id);
@@ -362,7 +363,7 @@ impl Model {
 /// found no touched page in them, or has not reached them. There are none unless it found others
 /// touched.
 ///
-/// A probe reads a few regions at a time, and would rarely meet the hot ones of a process that uses
+/// A probe reads a few regions at a time. It would rarely meet the hot ones of a process that uses
 /// a small part of its memory. It still reads some quiet ones: accesses move, and a first sample
 /// covers only a few pages of each region for a short time.
 fn quiet(process: &Process) -> BTreeMap<HugePage, u16> {

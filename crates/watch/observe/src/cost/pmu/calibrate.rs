@@ -29,7 +29,7 @@ const ROUNDS: usize = 20;
 const LEAST_MISSES: f64 = 0.25;
 
 /// Measures the cost of a miss. Chases pointers through 8192 cache lines, once side by side (128
-/// pages) and once on a page each (8192 pages, more than a second-level TLB holds). Divides the
+/// pages) and once on a page each. 8192 pages are more than a second-level TLB holds. Divides the
 /// additional cycles of the second chase by its additional misses. Only the places of the lines
 /// differ, not their number. Fails if the kernel lays the 32 MiB on huge pages, or there is too
 /// little memory.

@@ -7,7 +7,7 @@ use megapage_units::Pid;
 use std::collections::BTreeMap;
 use std::io;
 
-/// Most attempts to attach to all threads while new ones keep appearing.
+/// Largest number of attempts to attach to all threads while new ones keep appearing.
 const ATTEMPTS: usize = 5;
 
 /// Reason why counters could not be opened.

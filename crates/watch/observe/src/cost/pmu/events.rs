@@ -45,8 +45,8 @@ impl Recipe {
     }
 }
 
-/// Returns the raw code of an event of x86: event 0 to 0xff, unit mask, and counter mask (0: count
-/// occurrences, 1: count cycles with at least one).
+/// Returns the raw code of an event of x86: event 0 to 0xff, unit mask, and counter mask. Counter
+/// mask 0 counts occurrences, 1 counts cycles with at least one.
 const fn raw(event: u64, unit_mask: u64, counter_mask: u64) -> u64 {
     event | unit_mask << 8 | counter_mask << 24
 }

@@ -55,7 +55,7 @@ impl BpfTracker {
 
     /// Returns the pages to clear, region by region: the part of a region if `in_part`, else all.
     /// Leaves out regions without a set bit among these. Returns all of a region that a huge entry
-    /// maps now: a part would split it, and the call shows if it is a hugetlb page. A region that
+    /// maps now. A part would split it, and the call shows if it is a hugetlb page. A region that
     /// becomes huge between this look and the call is split, but loses nothing.
     fn in_use(
         &mut self,
