@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const TABLE: Tag = Tag::named("steps/1");
 const NUMBERS: usize = 500_000;
 
-/// After how many steps each number comes to 1: halved where it is even, else tripled and one added.
+/// Counts the steps until each number comes to 1: an even number is halved, an odd one tripled plus
+/// one.
 fn build(table: &[AtomicU64]) {
     for (start, steps) in table.iter().enumerate().skip(1) {
         let (mut number, mut count) = (start as u64, 0);

@@ -17,9 +17,9 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask tidy    check the invariants of ARCHITECTURE.md
        cargo xtask tidy --ratchet  lower the numbers of xtask/ratchet.json to the present ones
-       cargo xtask header  make include/megapage.h anew from crates/segment/capi
-       cargo xtask abilities  make the table of kernel abilities in docs/machines.md anew from crates/kernel
-       cargo xtask values  make the values of bench/results in pages of docs/ anew
+       cargo xtask header  write include/megapage.h again from crates/segment/capi
+       cargo xtask abilities  write the table of kernel abilities in docs/machines.md again from crates/kernel
+       cargo xtask values  write the values of bench/results in pages of docs/ again
        cargo xtask results  make the lines of where megapage leads and loses in bench/results/README.md anew from the results";
 
 fn main() -> ExitCode {

@@ -86,7 +86,7 @@ pub enum SegmentError {
     },
     /// The segment cannot grow that far.
     #[error(
-        "segment {name} may grow to {most}, and {asked} was asked for; make it anew with a larger maximum"
+        "segment {name} may grow to {most}, and {asked} was asked for; create it again with a larger maximum"
     )]
     Full {
         /// The segment.

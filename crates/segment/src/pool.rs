@@ -243,7 +243,7 @@ impl Pool {
         let path = directory.path().to_path_buf();
         let place = if options.unlink == Unlink::Always {
             self.directory.remove_child(options.name.as_str()).map_err(during(&path, "removing"))?;
-            Place::Unlinked(self.directory.try_clone().map_err(during(self.path(), "opening it anew"))?)
+            Place::Unlinked(self.directory.try_clone().map_err(during(self.path(), "opening it again"))?)
         } else {
             Place::Named(directory)
         };
@@ -270,7 +270,7 @@ impl Pool {
         if inode(&now.first) != inode(&whole.first) {
             return Err(SegmentError::InUse {
                 path,
-                holder: "another process, which is making it anew".into(),
+                holder: "another process, which is creating it again".into(),
             });
         }
         self.check_header(&now.header, name, &path)?;

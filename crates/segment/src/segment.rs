@@ -169,7 +169,7 @@ impl Segment {
                 what: "it can be truncated while it is in use (no F_SEAL_SHRINK)".into(),
             });
         }
-        let file = reopen(file).map_err(during(&path, "opening it anew"))?;
+        let file = reopen(file).map_err(during(&path, "opening it again"))?;
         if !share {
             files::lock(&file, &path)?;
         }

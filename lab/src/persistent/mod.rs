@@ -268,7 +268,7 @@ fn dry_run(pool: Bytes) -> Vec<String> {
         format!("megapage pool set 2m=+{pages}"),
         "point=$(mktemp -d)".into(),
         "mount -t hugetlbfs -o pagesize=2097152,mode=1777 none \"$point\"".into(),
-        "# both sides are run on it by turns; then:".into(),
+        "# both sides run on it alternately; then:".into(),
         "umount \"$point\"; rmdir \"$point\"".into(),
         format!("megapage pool set 2m=-{pages}"),
     ]

@@ -146,6 +146,6 @@ impl Drop for Server {
 fn info(control: &mut Connection, section: &str, field: &str) -> Result<u64> {
     let text = control.call(&["INFO", section])?;
     let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-    let line = line.with_context(|| format!("redis-server tells no {field}"))?;
+    let line = line.with_context(|| format!("redis-server does not report {field}"))?;
     line.trim().parse().with_context(|| format!("{field} of redis-server is '{line}'"))
 }

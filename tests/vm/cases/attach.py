@@ -60,7 +60,7 @@ with vm.Holder("--mib", "24", "--mmap") as holder:
             status = attached.signal(signal.SIGINT)
             vm.check(ROW, "SIGINT ends it", status in (0, 1), status, 0)
         else:
-            vm.unsupported(ROW, "without --once it ends, and does not wait for ever",
+            vm.unsupported(ROW, "without --once it ends, and does not wait without end",
                            vm.wait_until(lambda: attached.process.poll() not in (None, 0), 30), attached.process.poll(), 2)
     holder.intact(ROW, "afterwards")
 if truth.collapses():

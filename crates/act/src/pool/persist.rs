@@ -85,7 +85,7 @@ pub enum PersistError {
     #[error(transparent)]
     Pool(#[from] PoolError),
     /// `+64` or `-64`: at the next boot there is no value to which it is relative.
-    #[error("'{0}': what is kept is a value of its own; write it without + or -")]
+    #[error("'{0}': a persisted value is absolute; write it without + or -")]
     Relative(String),
     /// The same pool twice.
     #[error("the {0} pool is given twice")]

@@ -184,7 +184,7 @@ impl Daemon {
     fn why_no_accesses(&self) -> String {
         let observer = &self.parts.observer;
         match (observer.sampling(), observer.why_unsampled()) {
-            (Some(sampling), _) => format!("tracker {} tells no accesses", sampling.tracker.name()),
+            (Some(sampling), _) => format!("tracker {} does not show accesses", sampling.tracker.name()),
             (None, why) => why.unwrap_or("nothing is sampled").to_string(),
         }
     }

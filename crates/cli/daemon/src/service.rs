@@ -200,7 +200,7 @@ impl<'a> Service<'a> {
             warn!("the priority cannot be set: {error}");
         }
         if !alone {
-            info!("a daemon is running: this dry run samples no accesses of its own, and estimates no costs");
+            info!("a daemon is running: this dry run takes no samples, and estimates no costs");
         }
         let actuator = actuator(root, options.dry_run)?;
         let daemon = Daemon::start(root, config, actuator, veto, options.dry_run, alone)?;

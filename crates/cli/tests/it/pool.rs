@@ -299,7 +299,7 @@ fn persist_refuses_in_one_line() {
     refuse(&["2m=1", "--thp", "sometimes"], "invalid value 'sometimes'");
     refuse(&["--remove", "--thp", "never"], "cannot be used with");
     refuse(&["2m=1", "--memory", "much"], "--memory: ");
-    refuse(&["2m=+1"], "a value of its own");
+    refuse(&["2m=+1"], "a persisted value is absolute");
     refuse(&["2m"], "'2m' is not a pool");
     refuse(&["--cma", "some"], "--cma 'some' is not an amount of memory");
     refuse(&["2m=1", "--remove"], "cannot be used with");

@@ -77,7 +77,7 @@ print("verdict", verdict, "extents", len(maps), flush=True)
 if how == "keep" and os.fork() == 0:
     print("keeps", flush=True)
     sys.stdin.read()
-    # Whoever has the pages now: what is seen here is ours, or nothing. A hole reads as zero.
+    # The pages may have another holder: this sees its own data, or nothing. A hole reads as zero.
     seen = set(os.pread(kept[0], 2 << 20, 0))
     print("kept", "own" if seen <= {0, mark} else "FOREIGN", flush=True)
     os._exit(0)

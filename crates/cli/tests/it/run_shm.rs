@@ -66,7 +66,7 @@ static int sysv(void) {
     hold();
     done = 9;
     if (shmdt(at)) goto out;
-    // Where nothing is any more, at a multiple of 2 MiB: as by address.
+    // At an unmapped address, a multiple of 2 MiB: as by address.
     if (shmat(id, at, 0) != at || at[len - 1] != 8 || shmdt(at) != 0 || shmdt(at) != -1 || errno != EINVAL) goto out;
     done = 3;
 out:

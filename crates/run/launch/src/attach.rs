@@ -263,7 +263,7 @@ mod tests {
         std::fs::write(directory.join("stat"), stat).unwrap();
         let attachment = once(2);
         let error = attachment.dry_run(&KernelRoot::captured(tree.path())).unwrap_err();
-        assert_eq!(error.to_string(), "process 2 (kthreadd) is a kernel thread: it has no memory of its own");
+        assert_eq!(error.to_string(), "process 2 (kthreadd) is a kernel thread: it has no user memory");
         assert_eq!(error.exit_status(), 125);
     }
 }

@@ -50,7 +50,7 @@ pub enum RunError {
         found: String,
     },
     /// The process is a kernel thread.
-    #[error("process {pid} ({name}) is a kernel thread: it has no memory of its own")]
+    #[error("process {pid} ({name}) is a kernel thread: it has no user memory")]
     KernelThread {
         /// The thread.
         pid: Pid,

@@ -176,7 +176,7 @@ fn holds(merged: &Service, decision: &Decision, launcher: &Path) -> Result<(), S
             let lost = decision.variables.iter().find(|(name, value)| environment.get(name) != Some(value));
             match lost {
                 Some((name, _)) => Err(format!(
-                    "{} comes after {DROP_IN} and sets Environment= anew, without {name}: rename it so that it comes before",
+                    "{} comes after {DROP_IN} and sets Environment= again, without {name}: rename it so that it comes before",
                     after("Environment")
                 )),
                 None => Ok(()),
@@ -188,7 +188,7 @@ fn holds(merged: &Service, decision: &Decision, launcher: &Path) -> Result<(), S
             match ours && !commands.is_empty() {
                 true => Ok(()),
                 false => Err(format!(
-                    "{} comes after {DROP_IN} and sets ExecStart= anew: rename it so that it comes before",
+                    "{} comes after {DROP_IN} and sets ExecStart= again: rename it so that it comes before",
                     after("ExecStart")
                 )),
             }

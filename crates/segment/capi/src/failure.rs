@@ -132,7 +132,7 @@ pub(crate) fn answer(work: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
         work()
     };
     let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        Err(Failure::new(errno::EIO, "libmegapage_c has met a fault of its own; please report it"))
+        Err(Failure::new(errno::EIO, "libmegapage_c has an internal error; please report it"))
     });
     result.unwrap_or_else(|failure| {
         let text: String = failure.message.chars().filter(|c| *c != '\0').collect();

@@ -15,7 +15,7 @@ pub enum HeapError {
     #[error("segment {0} holds no heap; make one in it")]
     None(String),
     /// The contents of the segment are no sound heap.
-    #[error("the heap is damaged at offset {offset:#x}: {what}; make it anew in fresh memory")]
+    #[error("the heap is damaged at offset {offset:#x}: {what}; create it again in fresh memory")]
     Damaged {
         /// The byte of the segment.
         offset: u64,

@@ -45,7 +45,7 @@ pub(crate) fn identify(root: &KernelRoot, pid: Pid) -> Result<(ProcessId, Stat),
         return Err(gone(pid));
     }
     if stat.is_kernel_thread {
-        let what = format!("process {pid} ({}) is a kernel thread: it has no memory of its own", stat.name);
+        let what = format!("process {pid} ({}) is a kernel thread: it has no user memory", stat.name);
         return Err(Missed { pid, why: MissedWhy::Failed, what });
     }
     Ok((ProcessId { pid, start_ticks: stat.start_ticks, start_stack: stat.start_stack }, stat))
@@ -81,7 +81,7 @@ pub(crate) fn missed(pid: Pid, name: &str, error: &KernelError) -> Missed {
             pid,
             why: MissedWhy::Locked,
             what: format!(
-                "{who} does not answer: its memory map is locked; it is left alone, and tried again now and then"
+                "{who} does not answer: its memory map is locked; megapage skips it, and tries again later"
             ),
         },
         error => Missed { pid, why: MissedWhy::Failed, what: format!("{who} cannot be read: {error}") },

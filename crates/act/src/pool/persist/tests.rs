@@ -400,7 +400,7 @@ fn loaders_that_cannot_be_edited_are_named_with_what_to_do() {
 #[test]
 fn requests_that_contradict_themselves_are_refused() {
     let image = Image::new(&[GRUB]);
-    assert!(image.refusal(&["2m=+5"]).contains("a value of its own"));
+    assert!(image.refusal(&["2m=+5"]).contains("a persisted value is absolute"));
     assert!(image.refusal(&["2m=5", "2m=6"]).contains("given twice"));
     let mut request = image.request(&["1g=1"]);
     request.cma = Some("4g".into());

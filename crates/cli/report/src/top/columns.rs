@@ -214,7 +214,7 @@ fn sampled(row: &Row) -> String {
             MissedWhy::Locked => "locked".into(),
             MissedWhy::Bounded => "too large".into(),
             MissedWhy::Postponed => "later".into(),
-            MissedWhy::Vetoed => "left alone".into(),
+            MissedWhy::Vetoed => "skipped".into(),
             MissedWhy::Failed => "failed".into(),
         },
         _ => "-".into(),

@@ -55,10 +55,10 @@ abilities! {
         "Nothing is promoted on request; khugepaged alone makes memory huge, where the settings or the program ask for it.";
     BPF_PAGE_WALK = "bpf-page-walk", "page tables read by a BPF program", 6 . 2, Probe::Release,
         "Documentation/bpf/kfuncs.rst: bpf_task_release, bpf_rcu_read_lock",
-        "Accesses are sampled by idle page tracking, and huge entries are told by smaps and page frames.";
+        "Accesses are sampled by idle page tracking, and huge entries are inferred from smaps and page frames.";
     PAGEMAP_SCAN = "pagemap-scan", "the ioctl PAGEMAP_SCAN", 6 . 7, Probe::Call(trial::pagemap_scan),
         "Documentation/admin-guide/mm/pagemap.rst",
-        "Huge entries are told by page frames and smaps: slower, for root only, and not at all where a mapping holds huge pages that are mapped in part.";
+        "Huge entries are inferred from page frames and smaps: slower, for root only, and not at all where a mapping holds huge pages that are mapped in part.";
     MTHP = "mthp", "multi-size THP", 6 . 8,
         Probe::Files(&[
             "sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled",

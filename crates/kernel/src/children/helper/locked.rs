@@ -66,7 +66,7 @@ impl fmt::Display for Locked {
             }
             Locked::Refused { pid } => write!(
                 f,
-                "process {pid} is left alone: too many calls wait for locked memory maps already, and cannot be ended"
+                "process {pid} is skipped: too many calls wait for locked memory maps already, and cannot be ended"
             ),
         }
     }
