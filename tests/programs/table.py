@@ -9,7 +9,7 @@ HEADER = """\
 Each line is a program that was started by `megapage run` and checked: by its own test suite, by its own benchmark with its data
 compared, or by comparing its output with a plain run. Every result was as without megapage{failed}.
 
-<!-- manual skip tests/programs is a driver of its own -->
+<!-- manual skip tests/programs has its driver -->
 ```sh
 tests/programs/driver.py --only redis --mode default --keep    # one program in one mode, its scratch directory kept
 tests/programs/driver.py --table docs/programs.md              # this page; the cases are in tests/programs/cases

@@ -20,7 +20,7 @@ usage: cargo xtask tidy    check the invariants of ARCHITECTURE.md
        cargo xtask header  write include/megapage.h again from crates/segment/capi
        cargo xtask abilities  write the table of kernel abilities in docs/machines.md again from crates/kernel
        cargo xtask values  write the values of bench/results in pages of docs/ again
-       cargo xtask results  make the lines of where megapage leads and loses in bench/results/README.md anew from the results";
+       cargo xtask results  write the lines of where megapage leads and loses in bench/results/README.md again from the results";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -208,7 +208,7 @@ mod tests {
         let mut promotions = promotions();
         for round in 1..4 {
             assert!(turn(&mut promotions, ID, &mut late, 8, &terms(NOW * round, false)) > 0);
-            assert_eq!(late.sizes().len(), round as usize, "one call, then it is left alone");
+            assert_eq!(late.sizes().len(), round as usize, "one call, then it is skipped");
             let pause = promotions.backs_off_until(ID, false) - NOW * round;
             let first = Latency::default().pause;
             assert!(pause >= first && pause < first + Duration::from_secs(60), "{pause:?}");

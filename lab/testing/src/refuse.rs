@@ -100,7 +100,7 @@ pub fn in_child(name: &str, work: impl FnOnce()) -> bool {
     for line in errors.lines().filter(|line| line.starts_with("SKIPPED: ")) {
         let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
     }
-    assert!(output.status.success(), "{name} in a process of its own: {}\n{said}\n{errors}", output.status);
+    assert!(output.status.success(), "{name} in a separate process: {}\n{said}\n{errors}", output.status);
     assert!(said.contains("1 passed"), "there is no test of that name: {said}");
     true
 }

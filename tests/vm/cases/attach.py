@@ -69,6 +69,6 @@ if truth.collapses():
         vm.wait_until(lambda: truth.backing(holder.pid).thp > 0, 60)
         holder.end()
         vm.check(ROW, "it ends with its process", vm.wait_until(lambda: attached.process.poll() is not None, 30), "runs", "ends")
-        vm.check(ROW, "with a status of its own", attached.process.poll() in (0, 1), attached.process.poll(), "0 or 1")
+        vm.check(ROW, "with another status", attached.process.poll() in (0, 1), attached.process.poll(), "0 or 1")
 vm.megapage(ROW, "run", "--attach", "999999", "--once", allowed=(2, 125))
 vm.megapage(ROW, "run", "--attach", "1", "--once", "--heap", "2m", allowed=(2, 125))

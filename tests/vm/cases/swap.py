@@ -39,7 +39,7 @@ with vm.Holder("--mib", "160", "--mmap", prefix=INSIDE) as holder:
     vm.same("top", "swapped out", row.get("swap_bytes"), vm.quiet(holder.pid).swapped, 4 * vm.MIB)
     holder.intact("run --attach", "after promotion of memory that was swapped out")
     holder.ask("write")
-    holder.intact("run --attach", "after being written anew")
+    holder.intact("run --attach", "after being written again")
 
 # Under pressure: a heap of ours, a program promoted again and again, the daemon, and more memory
 # wanted than there is.

@@ -42,7 +42,7 @@ const MAY_COLLAPSE: [(&str, &str); 3] = [
         "crates/watch/observe/src/tracker/bpf/clear.rs",
         "clears accessed bits of whole mappings, within the budget of sampling",
     ),
-    ("crates/watch/observe/src/tracker/self_test.rs", "tries trackers on a child of its own"),
+    ("crates/watch/observe/src/tracker/self_test.rs", "tries trackers on a child process"),
 ];
 
 /// Test files that may name kernel paths, each with the reason.
@@ -64,7 +64,7 @@ const TESTS_THAT_NAME_KERNEL_PATHS: [(&str, &str); 21] = [
     ("crates/run/launch/src/kinds/tests.rs", "builds the tree of a process from what was captured of it"),
     ("crates/heap/memory/tests/it/refused.rs", "puts itself into a control group"),
     ("crates/heap/memory/tests/it/limits.rs", "limits its own addresses and data"),
-    ("crates/watch/observe/tests/it/synthetic/mod.rs", "makes up a process whose accesses are known"),
+    ("crates/watch/observe/tests/it/synthetic/mod.rs", "imitates a process whose accesses are known"),
     ("crates/watch/observe/tests/it/pools.rs", "builds a tree in which a process ends while it is read"),
     ("lab/testing/src/ksm.rs", "sets KSM for experiments"),
     ("lab/testing/src/memory_group.rs", "gives tests a control group"),

@@ -269,7 +269,7 @@ fn no_byte_is_lost_and_nobody_dies_without_swap() {
     let directory = tempfile::tempdir().unwrap();
     let Some(executable) = workload(directory.path()) else { return };
     let _turn = TURN.lock();
-    soak(&executable, half(), "without swap of its own");
+    soak(&executable, half(), "without swap");
 }
 
 #[test]

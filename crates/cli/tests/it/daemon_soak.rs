@@ -270,7 +270,7 @@ impl Soak<'_> {
         let (group, said) = (place.group(), workload.finish(&place));
         println!(
             "{}: {} daemons killed, {} stopped; at least {} promoted, {} freed, {} swapped out; {group}: {said}",
-            if swap.is_some() { "with swap" } else { "without swap of its own" },
+            if swap.is_some() { "with swap" } else { "without swap" },
             sum.killed,
             sum.stopped,
             Bytes(sum.promoted),

@@ -135,7 +135,7 @@ fn the_service_manager_is_told_of_each_change_and_that_it_lives() {
     manager.set_read_timeout(Some(Duration::from_secs(180))).unwrap();
     let hear = || {
         let mut text = [0; 256];
-        let length = manager.recv(&mut text).expect("nothing is told");
+        let length = manager.recv(&mut text).expect("no message");
         String::from_utf8(text[..length].to_vec()).unwrap()
     };
     // Every message before the expected one is a watchdog's.

@@ -86,7 +86,7 @@ fn a_data_file_is_primed_by_name_and_by_process() {
     // Only whole blocks of 2 MiB count: the last MiB is none.
     let outcome = primed(&[name]);
     assert_eq!(outcome[0]["possible_bytes"], 32 << 20, "{outcome:#}");
-    assert_eq!(outcome[0]["before_bytes"], outcome[0]["obtained_bytes"], "what is huge is left alone");
+    assert_eq!(outcome[0]["before_bytes"], outcome[0]["obtained_bytes"], "huge pages stay");
     let Some(reader) = Reader::start(name, "mmap.MAP_SHARED, mmap.PROT_READ") else { return };
     let pid = reader.0.id().to_string();
     let outcome = primed(&[pid.as_str()]);

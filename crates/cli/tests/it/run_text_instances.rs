@@ -117,7 +117,7 @@ fn several_instances_share_their_code_by_the_file_and_copy_it_otherwise() {
     let pages = INSTANCES * CODE / HUGE_2M as u64;
     let Some(_pool) = PoolGuard::reserve(PageSize::HUGE_2M, pages) else { return };
     for code in instances("2m", directory.path(), &path).unwrap_or_default() {
-        assert_eq!((code.hugetlb_private, code.hugetlb_shared), (CODE, 0), "a copy of its own: {code:?}");
+        assert_eq!((code.hugetlb_private, code.hugetlb_shared), (CODE, 0), "a separate copy: {code:?}");
         assert_eq!(code.file_huge, 0, "{code:?}");
     }
 }

@@ -368,7 +368,7 @@ mod tests {
     fn dense_arenas_become_huge_and_probes_go_on() {
         let (calls, mapped) = (Fake::new(100), Mapped::new());
         let served: Vec<bool> = (0..200).map(|_| calls.request(&mapped, MIB).1).collect();
-        assert!(served[..3].iter().all(|huge| !huge), "a small program is left alone");
+        assert!(served[..3].iter().all(|huge| !huge), "a small program stays on base pages");
         let share = served.iter().filter(|huge| **huge).count();
         assert!((160..198).contains(&share), "{share} of 200, the rest are probes");
         assert!(!served[50..].iter().all(|huge| *huge));

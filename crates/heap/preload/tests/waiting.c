@@ -75,19 +75,19 @@ static void kept(void) {
 static void again_of(size_t size) {
   enum { ROUNDS = 60 };
   char* const kept = fill(malloc(size), 1, size);
-  int came_anew = 0;
+  int came_again = 0;
   for (int round = 0; round < ROUNDS; round++) {
     // Read as they come.
     volatile char* const one = malloc(size);
     volatile char* const two = malloc(size);
-    for (size_t at = MIB; at < size && round > 2; at += MIB) came_anew += (one[at] == 0) + (two[at] == 0);
+    for (size_t at = MIB; at < size && round > 2; at += MIB) came_again += (one[at] == 0) + (two[at] == 0);
     fill((char*)one, 1, size);
     fill((char*)two, 1, size);
     free((char*)one);
     free((char*)two);
   }
   // The delay may pass once, on a slow machine.
-  CHECK((size_t)came_anew <= 2 * size / MIB, "%d MiB in %d rounds came anew", came_anew, ROUNDS);
+  CHECK((size_t)came_again <= 2 * size / MIB, "%d MiB in %d rounds came again", came_again, ROUNDS);
   free(kept);
 }
 

@@ -156,7 +156,7 @@ fn page_tables_tell_what_the_page_map_tells_under_never() {
             Some(held) => {
                 format!("page map: {:#?}\npage tables: {:#?}", only(&told, &held), only(&held, &told))
             }
-            None => "nothing is told".into(),
+            None => "no value".into(),
         };
     }
     let told = agreed.unwrap_or_else(|| panic!("{differ}"));

@@ -171,7 +171,7 @@ fn a_second_owner_is_told_who_the_first_is() {
     drop(first);
     assert!(pool.remove_segment(&name("one")).unwrap().memory >= Bytes(PAGE));
     assert!(matches!(pool.remove_segment(&name("one")), Err(SegmentError::Missing { .. })));
-    assert_eq!(files(pool.path()), ["two"], "and it was left alone");
+    assert_eq!(files(pool.path()), ["two"], "and it stays");
 }
 
 #[test]
@@ -189,8 +189,8 @@ fn whoever_shares_keeps_it_from_being_removed() {
         assert_eq!(touch(&shared, 1, 6), 5);
         assert!(shared.grow(Bytes(3 * PAGE)).is_err());
         assert!(matches!(pool.remove_segment(&name("one")), Err(SegmentError::InUse { .. })));
-        let anew = pool.open_segment(&options(layout, Unlink::Existing, 2));
-        assert!(matches!(anew, Err(SegmentError::InUse { .. })));
+        let again = pool.open_segment(&options(layout, Unlink::Existing, 2));
+        assert!(matches!(again, Err(SegmentError::InUse { .. })));
         // An owner that reuses it takes nothing away; it lies elsewhere, in this process.
         let owner = pool.open_segment(&options(layout, Unlink::Never, 2)).unwrap();
         assert!(!owner.opened().same_address);

@@ -72,7 +72,7 @@ mod tests {
             outlines(&root, Bytes::kib(least)).unwrap().iter().map(|outline| outline.pid.0).collect()
         };
         assert_eq!(pids(100), [1, 20]);
-        assert_eq!(pids(0), [1, 3, 20], "one without memory of its own is a kernel thread");
+        assert_eq!(pids(0), [1, 3, 20], "one without user memory is a kernel thread");
         let [one] = &outlines_of(&root, &[Pid(20), Pid(77), Pid(78)])[..] else {
             panic!("20 alone is there")
         };

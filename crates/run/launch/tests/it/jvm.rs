@@ -138,7 +138,7 @@ fn scripts_and_tools_are_told_their_own_way() {
     rich.environment.insert("JAVA_TOOL_OPTIONS".into(), "-Xmx1g".into());
     let plan = choose(&script, &asked, &rich).unwrap();
     assert_eq!(variable(&plan, "JAVA_TOOL_OPTIONS").as_deref(), Some("-Xmx1g -XX:+UseLargePages"));
-    assert_eq!(plan.used(), [Mechanism::Runtime], "malloc of the shell is left alone");
+    assert_eq!(plan.used(), [Mechanism::Runtime], "malloc of the shell stays");
     let asked = Request { jvm: true, ..request(Heap::Auto, &["run"]) };
     let plan = choose(&script, &asked, &rich).unwrap();
     assert_eq!(

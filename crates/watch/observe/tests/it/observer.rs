@@ -142,7 +142,7 @@ fn base_pages_zero_pages_and_holes_are_told_apart() {
     assert!(sum.0.abs_diff(rss.0) < Bytes::mib(64).0, "{sum} by regions, {rss} by the kernel");
     if require_root() {
         let folios = regions[0].folios.expect("root sees page frames");
-        assert_eq!(folios.iter().sum::<u16>(), 100, "{folios:?}: the page of zeros is no page of its own");
+        assert_eq!(folios.iter().sum::<u16>(), 100, "{folios:?}: the page of zeros does not count");
     }
 }
 
