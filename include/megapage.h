@@ -350,9 +350,7 @@ uint64_t megapage_tag(const char *name);
  *
  * Errors: -ENODEV no hugetlbfs; -EPERM the pool is not this user's own; -EINVAL.
  */
-int megapage_pool_open(const char *application,
-                       uint64_t page_size,
-                       megapage_pool *pool);
+int megapage_pool_open(const char *application, uint64_t page_size, megapage_pool *pool);
 
 /**
  * Opens or makes a pool, as megapage_pool_open does, in a directory of the caller's choice. The
@@ -380,8 +378,7 @@ int megapage_pool_remove(megapage_pool pool, const char *segment, uint64_t *memo
 /**
  * Fills in the defaults: fresh memory of size bytes, in one file, on any node, for its user only.
  */
-int megapage_options_init(struct megapage_options *options,
-                          uint64_t size);
+int megapage_options_init(struct megapage_options *options, uint64_t size);
 
 /**
  * Opens a segment as its owner, and makes it if there is none. All its pages are allocated when
@@ -402,9 +399,7 @@ int megapage_segment_open(megapage_pool pool,
  *
  * Errors: -ENOENT; -EADDRINUSE this process already uses that address.
  */
-int megapage_segment_share(megapage_pool pool,
-                           const char *name,
-                           megapage_segment *segment);
+int megapage_segment_share(megapage_pool pool, const char *name, megapage_segment *segment);
 
 /**
  * Makes a segment that ends with this process: on hugetlb pages of page_size, or on base pages if
@@ -427,17 +422,14 @@ int megapage_segment_about(megapage_segment segment, struct megapage_segment_inf
  * in it. All its pages count as dirty from then on. The memory is valid until the segment is
  * closed.
  */
-int megapage_segment_memory(megapage_segment segment,
-                            void **address,
-                            uint64_t *length);
+int megapage_segment_memory(megapage_segment segment, void **address, uint64_t *length);
 
 /**
  * Grows a segment to at least size bytes, with fresh pages. On an error its size is unchanged.
  *
  * Errors: -ENOSPC size exceeds its maximum; -ENOMEM the pool is too small.
  */
-int megapage_segment_grow(megapage_segment segment,
-                          uint64_t size);
+int megapage_segment_grow(megapage_segment segment, uint64_t size);
 
 /**
  * Unmaps a segment. Its files stay, unless they were unlinked. All pointers into it are invalid
@@ -464,9 +456,7 @@ int megapage_heap_open(megapage_pool pool,
  *
  * Errors: -ENOENT; -ENODATA the segment holds no heap; -EADDRINUSE.
  */
-int megapage_heap_share(megapage_pool pool,
-                        const char *name,
-                        megapage_heap *heap);
+int megapage_heap_share(megapage_pool pool, const char *name, megapage_heap *heap);
 
 /**
  * Returns the properties of the segment that holds a heap.
@@ -496,8 +486,7 @@ int megapage_heap_allocate(megapage_heap heap,
  *
  * Errors: -ESTALE the handle leads to nothing; -EBUSY the block is the root.
  */
-int megapage_heap_free(megapage_heap heap,
-                       struct megapage_handle handle);
+int megapage_heap_free(megapage_heap heap, struct megapage_handle handle);
 
 /**
  * Makes the block that a handle leads to length bytes long. A block that cannot grow in its place
@@ -506,9 +495,7 @@ int megapage_heap_free(megapage_heap heap,
  *
  * Errors: -ESTALE; -ENOSPC; -EINVAL.
  */
-int megapage_heap_resize(megapage_heap heap,
-                         struct megapage_handle *handle,
-                         uint64_t length);
+int megapage_heap_resize(megapage_heap heap, struct megapage_handle *handle, uint64_t length);
 
 /**
  * Returns the address of a block, and its length in bytes. length may be null. Both are valid
@@ -527,16 +514,13 @@ int megapage_heap_block(megapage_heap heap,
  * Returns the first block of a type, by address; {0, 0} if there is none. It is for blocks to
  * which the program has stored no handle. Looks at every block.
  */
-int megapage_heap_find(megapage_heap heap,
-                       uint64_t tag,
-                       struct megapage_handle *handle);
+int megapage_heap_find(megapage_heap heap, uint64_t tag, struct megapage_handle *handle);
 
 /**
  * Returns the root: the block that megapage_heap_set_root was given last, in this run or before.
  * {0, 0} if there is none. No other handle is needed to find it.
  */
-int megapage_heap_root(megapage_heap heap,
-                       struct megapage_handle *handle);
+int megapage_heap_root(megapage_heap heap, struct megapage_handle *handle);
 
 /**
  * Sets the root: the block that a later process finds with megapage_heap_root. This is one step: a
@@ -544,8 +528,7 @@ int megapage_heap_root(megapage_heap heap,
  *
  * Errors: -ESTALE; -EPERM another process owns the heap.
  */
-int megapage_heap_set_root(megapage_heap heap,
-                           struct megapage_handle handle);
+int megapage_heap_set_root(megapage_heap heap, struct megapage_handle handle);
 
 /**
  * Unmaps a heap and its segment. All pointers into it are invalid from then on.
@@ -559,9 +542,7 @@ int megapage_heap_close(megapage_heap heap);
  * Errors that keep the segment's handle open: -EPERM another process owns the segment; -EBUSY
  * another thread uses it. An error that closes it: -EBADMSG the heap is damaged.
  */
-int megapage_heap_of_segment(megapage_segment segment,
-                             megapage_heap *heap,
-                             uint32_t *found);
+int megapage_heap_of_segment(megapage_segment segment, megapage_heap *heap, uint32_t *found);
 
 /**
  * Listens on the socket path for the next version of this program, which takes over its segments
@@ -570,8 +551,7 @@ int megapage_heap_of_segment(megapage_segment segment,
  *
  * Errors: -EPERM path exists and is no socket.
  */
-int megapage_upgrade_listen(const char *path,
-                            megapage_listener *listener);
+int megapage_upgrade_listen(const char *path, megapage_listener *listener);
 
 /**
  * Returns a descriptor for poll(2), readable when a successor has connected. It belongs to the
@@ -582,8 +562,7 @@ int megapage_upgrade_descriptor(megapage_listener listener);
 /**
  * Waits up to milliseconds for a successor. Returns 1 if there is one, 0 if there is none yet.
  */
-int megapage_upgrade_wait(megapage_listener listener,
-                          uint32_t milliseconds);
+int megapage_upgrade_wait(megapage_listener listener, uint32_t milliseconds);
 
 /**
  * Hands segments and heaps over to the successor that megapage_upgrade_wait has met: all, or none.
@@ -643,9 +622,7 @@ int megapage_advise(const void *address,
  * Returns the backing of the base pages in which length bytes from address on lie, as the kernel
  * reports it. Reads the list of all mappings of the process: some microseconds for each.
  */
-int megapage_backing_of(const void *address,
-                        size_t length,
-                        struct megapage_backing *backing);
+int megapage_backing_of(const void *address, size_t length, struct megapage_backing *backing);
 
 /**
  * Moves the ELF segments of the calling program onto huge pages: its code, its constants and, if

@@ -57,7 +57,7 @@ pub(crate) struct Args {
     /// Promote whatever a trial has found about the program
     #[arg(long)]
     ignore_trial: bool,
-    /// The program's argv[0]: for drop-ins of units whose ExecStart= has the prefix @
+    /// Name that the program sees: for drop-ins of units whose ExecStart= has the prefix @
     #[arg(long, value_name = "NAME", hide = true)]
     argv0: Option<OsString>,
     /// Say what would be done, as shell lines, and do nothing

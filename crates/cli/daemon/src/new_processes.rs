@@ -77,7 +77,7 @@ impl NewProcesses {
             id: process.id,
             base: process.regions.iter().filter(|region| region.leaf == Leaf::Base).count(),
             regions: process.regions.len(),
-            sampled: process.sampling.as_ref().map(|sampling| sampling.sampled.saturating_sub(sampling.window)),
+            sampled: process.sampling.as_ref().map(|last| last.sampled.saturating_sub(last.window)),
         });
         self.note(snapshot.taken, seen, working) && tells
     }
@@ -90,16 +90,13 @@ impl NewProcesses {
     ) -> bool {
         let former = std::mem::take(&mut self.0);
         let mut waits = false;
-        for seen in seen {
-            let known = match former.get(&seen.id) {
-                Some(known) => known.again(now, seen.regions),
-                None => Known::new(now, seen.regions),
-            };
-            self.0.insert(seen.id, known);
-            let is_new = now.saturating_sub(known.since) < NEW && seen.base >= LARGE;
+        for Seen { id, base, regions, sampled } in seen {
+            let known = former.get(&id).map_or(Known::new(now, regions), |known| known.again(now, regions));
+            self.0.insert(id, known);
+            let is_new = now.saturating_sub(known.since) < NEW && base >= LARGE;
             let before = |last: Option<Duration>| last.is_none_or(|last| last < known.filled);
-            let is_unprobed = |&(id, last): &(ProcessId, Option<Duration>)| id == seen.id && before(last);
-            waits |= is_new && (before(seen.sampled) || working.iter().any(is_unprobed));
+            let is_unprobed = |(other, last): &(ProcessId, Option<Duration>)| *other == id && before(*last);
+            waits |= is_new && (before(sampled) || working.iter().any(is_unprobed));
         }
         waits
     }

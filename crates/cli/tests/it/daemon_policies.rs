@@ -313,7 +313,11 @@ fn costly(live: &mut Live) -> Result<Vec<Promotion>, String> {
     let walker = format!("megapage_process_translation_ratio{{pid=\"{}\"", live.targets[1].pid());
     match live.metrics(&walker).first() {
         _ if !promoted.is_empty() => {}
-        None => return Err("nothing is promoted, and no cost is known of the process that reads at random".into()),
+        None => {
+            return Err(
+                "nothing is promoted, and no cost is known of the process that reads at random".into()
+            );
+        }
         Some((_, share)) if *share >= 0.02 => {
             return Err(format!("nothing is promoted at a cost of {share}"));
         }

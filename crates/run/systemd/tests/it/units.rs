@@ -232,7 +232,10 @@ fn what_comes_after_the_drop_in_and_undoes_it_is_named() {
         "[Service]\nExecStart=\nExecStart=/usr/bin/dynamic --other\n",
     );
     let error = root.enable("dynamic", without_thp()).unwrap_err().to_string();
-    assert!(error.contains("override.conf comes after 50-megapage.conf and sets ExecStart= again"), "{error}");
+    assert!(
+        error.contains("override.conf comes after 50-megapage.conf and sets ExecStart= again"),
+        "{error}"
+    );
     let text =
         Request { text: TextRequest { kind: Text::Thp, ..TextRequest::default() }, ..Request::plain("") };
     let error = root.enable("dynamic", text).unwrap_err().to_string();
