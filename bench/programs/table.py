@@ -1,6 +1,6 @@
 """The tables of docs/programs-bench.md."""
 
-from ways import BASELINE, OURS
+from ways import BASELINE, BEST, OURS
 
 import estimate
 import verdicts
@@ -8,7 +8,7 @@ import verdicts
 OPENING = """\
 ## What large programs gain
 
-{count} programs of {least} to {most} GiB, {rounds} rounds, recorded {recorded} with {megapage} on {cpu}, {cpus} CPUs, {memory} GiB,
+{count} programs of {sizes} GiB, {rounds} rounds, recorded {recorded} with {megapage} on {cpu}, {cpus} CPUs, {memory} GiB,
 Linux {kernel}. Processor time as a ratio to plain: median and interval. *Best other way*: the fastest in the steady phase,
 chosen after the runs. *Huge*: share of memory on huge pages. Bold: the whole interval lies on one side of 1.
 
@@ -151,13 +151,18 @@ def line(cells):
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
+def name_of(way, figures):
+    """Returns the name of a way: that which `best` stands for in this program."""
+    return figures.case.get("best", way) if way == BEST else way
+
+
 def gain_row(figures):
     """Returns a program's row of the table of large programs."""
     best = verdicts.against_best(figures)
     cells = [figures.case["program"], f"{figures.case['size'] / (1 << 30):.1f}"]
     for phase in ("steady", "whole"):
         ratio = figures.ratio(best[0], phase, "cpu") if best and best[0] != BASELINE else None
-        cells += [f"{emphasised(ratio)} {best[0]}" if ratio else "-", emphasised(figures.ratio(OURS, phase, "cpu"))]
+        cells += [f"{emphasised(ratio)} {name_of(best[0], figures)}" if ratio else "-", emphasised(figures.ratio(OURS, phase, "cpu"))]
     share = figures.median(OURS, "memory", "end", "huge_share")
     peaks = [figures.median(way, "memory", "peak") for way in (BASELINE, OURS)]
     return cells + ["-" if share is None else f"{share:.0%}", f"{peaks[1] / peaks[0]:.2f}" if all(peaks) else "-"]
@@ -188,11 +193,11 @@ def opening(results, all_figures, causes):
         lost = [f"{phase} {what} {ratio}" for phase, what in verdicts.TIMES
                 if (ratio := figures.ratio(OURS, phase, what)) and ratio.low > 1]
         if best and best[1].low > 1:
-            lost.append(f"steady {best[1]} of {best[0]}'s")
+            lost.append(f"steady {best[1]} of {name_of(best[0], figures)}'s")
         if lost:
             losses.append(f"- {figures.case['program']}: {'; '.join(lost)}. {causes.get(figures.case['name']) or 'The cause is unknown.'}")
     return OPENING.format(
-        count=len(all_figures), least=min(sizes), most=max(sizes), rounds=results["rounds"], recorded=results["recorded"],
+        count=len(all_figures), sizes=" to ".join(map(str, sorted({min(sizes), max(sizes)}))), rounds=results["rounds"], recorded=results["recorded"],
         megapage=results["megapage"], cpu=machine["cpu"], cpus=machine["cpus"], memory=machine["memory_bytes"] >> 30,
         kernel=machine["kernel"], rows="\n".join(line(row) for row in (*map(gain_row, all_figures), mean_row(all_figures))),
         losses="\n".join(["Losses beyond the noise and their causes:", "", *losses]) if losses
