@@ -197,7 +197,8 @@ def opening(results, all_figures, causes):
         if lost:
             losses.append(f"- {figures.case['program']}: {'; '.join(lost)}. {causes.get(figures.case['name']) or 'The cause is unknown.'}")
     return OPENING.format(
-        count=len(all_figures), sizes=" to ".join(map(str, sorted({min(sizes), max(sizes)}))), rounds=results["rounds"], recorded=results["recorded"],
+        count=len(all_figures), sizes=" to ".join(map(str, sorted({min(sizes), max(sizes)}))),
+        rounds=results["rounds"], recorded=results["recorded"],
         megapage=results["megapage"], cpu=machine["cpu"], cpus=machine["cpus"], memory=machine["memory_bytes"] >> 30,
         kernel=machine["kernel"], rows="\n".join(line(row) for row in (*map(gain_row, all_figures), mean_row(all_figures))),
         losses="\n".join(["Losses beyond the noise and their causes:", "", *losses]) if losses

@@ -52,17 +52,17 @@ pub(crate) fn weight(claims: &[Claim], process: &Process) -> f64 {
 /// Huge pages left of the amounts that claims name. The amount of a name applies to each process,
 /// that of a control group to all of them together.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Left {
+pub(crate) struct Amounts {
     /// Huge pages left of each amount; negative if there are too many.
     left: Vec<i64>,
     /// The amounts of a process, as indices.
     of: BTreeMap<ProcessId, Vec<usize>>,
 }
 
-impl Left {
+impl Amounts {
     /// Computes what is left of each amount from the huge pages that each process has.
-    fn new(claims: &[Claim], processes: &[&Process], amount: impl Fn(&Claim) -> Option<Bytes>) -> Left {
-        let mut all = Left::default();
+    fn new(claims: &[Claim], processes: &[&Process], amount: impl Fn(&Claim) -> Option<Bytes>) -> Amounts {
+        let mut all = Amounts::default();
         for claim in claims {
             let Some(amount) = amount(claim) else { continue };
             let members: Vec<&Process> =
@@ -78,13 +78,13 @@ impl Left {
     }
 
     /// Returns what is left of the caps.
-    pub fn of_caps(claims: &[Claim], processes: &[&Process]) -> Left {
-        Left::new(claims, processes, |claim| claim.cap)
+    pub fn of_caps(claims: &[Claim], processes: &[&Process]) -> Amounts {
+        Amounts::new(claims, processes, |claim| claim.cap)
     }
 
     /// Returns what processes lack of the memory that they get before any process gets more.
-    pub fn of_grants(claims: &[Claim], processes: &[&Process]) -> Left {
-        Left::new(claims, processes, |claim| claim.least)
+    pub fn of_grants(claims: &[Claim], processes: &[&Process]) -> Amounts {
+        Amounts::new(claims, processes, |claim| claim.least)
     }
 
     fn amounts(&self, id: ProcessId) -> impl Iterator<Item = i64> {
@@ -155,7 +155,7 @@ mod tests {
         let least = |whom, mib| Claim { least: Some(Bytes::mib(mib)), ..claim(whom, 1.0, None) };
         let claims = [least(Whom::Cgroup("/a".into()), 10), least(Whom::Name("p2".into()), 14)];
         let processes = [member(1, "/a", 2), member(2, "/a/b", 1), member(3, "/c", 9)];
-        let mut grants = Left::of_grants(&claims, &processes.iter().collect::<Vec<_>>());
+        let mut grants = Amounts::of_grants(&claims, &processes.iter().collect::<Vec<_>>());
         assert_eq!([1, 2, 3].map(|pid| grants.most(id(pid))), [2, 6, 0]);
         grants.take(id(1), 1);
         grants.take(id(1), 1);
@@ -170,7 +170,7 @@ mod tests {
         let claims =
             [claim(Whom::Cgroup("/a".into()), 1.0, Some(10)), claim(Whom::Name("p2".into()), 1.0, Some(4))];
         let processes = [member(1, "/a", 2), member(2, "/a/b", 1), member(3, "/c", 9)];
-        let mut caps = Left::of_caps(&claims, &processes.iter().collect::<Vec<_>>());
+        let mut caps = Amounts::of_caps(&claims, &processes.iter().collect::<Vec<_>>());
         assert_eq!([1, 2, 3].map(|pid| caps.least(id(pid))), [Some(2), Some(1), None]);
         caps.take(id(2), 1);
         assert_eq!([1, 2, 3].map(|pid| caps.least(id(pid))), [Some(1), Some(0), None]);

@@ -25,7 +25,7 @@ pub mod watermarks;
 use crate::pace::Rounds;
 use crate::scans::Scans;
 use crate::{Action, Answer, Fault, FaultSize, Outcome, Policy, Reason, Tick, region_at};
-use claims::{Left, weight};
+use claims::{Amounts, weight};
 use fill_tracker::FillTracker;
 use gain::{Gains, is_sampled_base};
 use groups::Groups;
@@ -68,7 +68,7 @@ pub struct Megapage {
     groups: Groups,
     accounts: BTreeMap<ProcessId, Account>,
     scans: Scans,
-    caps: Left,
+    caps: Amounts,
     promotions: Rounds,
     promotions_quick: Rounds,
     zeroings: Rounds,
@@ -158,7 +158,7 @@ impl Megapage {
             parameters,
             accounts: BTreeMap::new(),
             scans: Scans::default(),
-            caps: Left::default(),
+            caps: Amounts::default(),
             promotions: Rounds::default(),
             promotions_quick: Rounds::default(),
             zeroings: Rounds::default(),
@@ -172,7 +172,7 @@ impl Megapage {
     fn track(&mut self, tick: &mut Tick<'_>, processes: &[&Process]) {
         self.accounts.retain(|id, _| tick.knows(*id));
         self.scans.retain(|id| tick.knows(*id));
-        self.caps = Left::of_caps(&self.parameters.claims, processes);
+        self.caps = Amounts::of_caps(&self.parameters.claims, processes);
         for process in processes {
             let parameters = &self.parameters;
             let account = self.accounts.entry(process.id).or_insert_with(|| Account {
@@ -364,7 +364,7 @@ impl Megapage {
         let must_pay = self.parameters.guaranteed_pays;
         self.note_streams(gains);
         let mut competitors = self.compete(tick, gains);
-        let mut grants = Left::of_grants(&self.parameters.claims, gains.processes);
+        let mut grants = Amounts::of_grants(&self.parameters.claims, gains.processes);
         // Promotions leave free the memory above the low watermark, so that they never start a
         // recovery. At the watermark, full regions are still promoted: they bind nothing in
         // addition.
