@@ -492,6 +492,13 @@ class Machine(unittest.TestCase):
         self.assertGreater(sampler.peak, held["anonymous"])
         self.assertTrue(0 <= held["huge_share"] <= 1)
 
+    def test_shared_memory_that_moves_between_readings_counts_once(self):
+        moving = {"pss": 3 << 40, "pss_shmem": 2 << 40, "hugetlb": 0}
+        with mock.patch.object(tree, "rollup", return_value=moving):
+            more = tree.proportional([(1, 1 << 40), (2, 1 << 40)])
+        machine = tree.kib_fields("/proc/meminfo", ("Shmem",))["Shmem"]
+        self.assertLess(abs(more - machine), 1 << 30)
+
     def test_memory_that_processes_share_counts_once(self):
         own = os.getpid()
         with subprocess.Popen(["sleep", "60"]) as other:

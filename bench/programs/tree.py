@@ -121,15 +121,24 @@ def proportional(big):
     """Returns by how many bytes the proportional shares of these processes, (pid, size), exceed
     their sizes.
 
-    One process after the other is read. Memory that moves between them meanwhile, as shared memory
-    does when it is collapsed, would be counted twice. The smaller of two readings counts it once.
+    One process after the other is read. Memory that moves between them meanwhile would be counted
+    twice. The smaller of two readings counts it once. Shared memory moves all the time while it
+    is collapsed: the processes together have no more of it than the machine (Shmem in
+    /proc/meminfo).
     """
-    more = 0
+    more, shared = 0, 0
     for pid, size in big:
         with contextlib.suppress(*GONE):
-            memory = rollup(pid)
-            more += memory["pss"] + memory["hugetlb"] - size
-    return more
+            held = rollup(pid)
+            more += held["pss"] + held["hugetlb"] - size
+            shared += held["pss_shmem"]
+    return more - counted_twice(shared)
+
+
+def counted_twice(shared):
+    """Returns by how many bytes the sum of proportional shares of shared memory exceeds the
+    machine's shared memory."""
+    return max(0, shared - kib_fields("/proc/meminfo", ("Shmem",))["Shmem"])
 
 
 class Sampler:
@@ -178,7 +187,7 @@ class Sampler:
 
 
 ROLLUP = (
-    "Rss", "Pss", "Anonymous", "AnonHugePages", "ShmemPmdMapped", "FilePmdMapped", "Shared_Hugetlb",
+    "Rss", "Pss", "Pss_Shmem", "Anonymous", "AnonHugePages", "ShmemPmdMapped", "FilePmdMapped", "Shared_Hugetlb",
     "Private_Hugetlb",
 )
 
@@ -190,6 +199,7 @@ def rollup(pid):
     hugetlb = entry["Shared_Hugetlb"] + entry["Private_Hugetlb"]
     return {
         "pss": entry["Pss"],
+        "pss_shmem": entry["Pss_Shmem"],
         "anonymous": entry["Anonymous"],
         "shmem": status["RssShmem"],
         "page_tables": status["VmPTE"],
@@ -202,12 +212,12 @@ def rollup(pid):
 def memory(pids):
     """Returns the tree's memory: `bytes` held (Pss and hugetlb), and `huge_share`, the share of its
     memory without files that is on huge pages. Its page tables are not in `bytes`."""
-    total = dict.fromkeys(("pss", "anonymous", "shmem", "hugetlb", "huge", "file_huge", "page_tables"), 0)
+    total = dict.fromkeys(("pss", "pss_shmem", "anonymous", "shmem", "hugetlb", "huge", "file_huge", "page_tables"), 0)
     for pid in address_spaces(pids):
         with contextlib.suppress(*GONE):
             for name, value in rollup(pid).items():
                 total[name] += value
     no_file = total["anonymous"] + total["shmem"] + total["hugetlb"]
-    total["bytes"] = total["pss"] + total["hugetlb"]
+    total["bytes"] = total["pss"] - counted_twice(total.pop("pss_shmem")) + total["hugetlb"]
     total["huge_share"] = total["huge"] / no_file if no_file else 0.0
     return total
