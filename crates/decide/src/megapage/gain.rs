@@ -62,16 +62,27 @@ impl Load {
 /// Returns the known accesses to a region. `window` is that of the sample, in seconds. A sampled
 /// page was visited at least once in it. Without a sample or an estimate, each present page counts
 /// as visited once in it. [`gains`] replaces this load by [`Mean`] if other regions were sampled.
-fn load(region: &Region, window: f64) -> Load {
+/// `class` is that of regions without a profile.
+fn load(region: &Region, window: f64, class: AccessClass) -> Load {
     let pages = match region.accessed {
         Some(accessed) => f64::from(accessed.average),
         None => f64::from(region.present),
     };
     let load = match region.profile {
         Some(profile) => Load { pages: pages.max(1.0), visits: profile.visits, class: profile.class },
-        None => Load { pages, visits: pages / window, class: AccessClass::Random },
+        None => Load { pages, visits: pages / window, class },
     };
     load.sane()
+}
+
+/// Returns the class with the most visits of the regions with a profile; random without one.
+fn main_class(regions: &[Region]) -> AccessClass {
+    let mut visits: BTreeMap<AccessClass, f64> = BTreeMap::new();
+    for profile in regions.iter().filter_map(|region| region.profile) {
+        *visits.entry(profile.class).or_default() += profile.visits.max(0.0);
+    }
+    let main = visits.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
+    main.map_or(AccessClass::Random, |(class, _)| class)
 }
 
 /// Returns true if a region of base pages has been sampled.
@@ -87,30 +98,25 @@ pub(super) fn is_sampled_base(region: &Region) -> bool {
 struct Mean {
     pages: f64,
     visits: f64,
-    /// Access class with the most visits.
-    class: AccessClass,
 }
 
 impl Mean {
     /// Returns the average of the sampled regions; `None` if there are none.
     fn new(process: &Process, loads: &[Load]) -> Option<Mean> {
         let (mut pages, mut visits, mut present) = (0.0, 0.0, 0.0);
-        let mut by_class: BTreeMap<AccessClass, f64> = BTreeMap::new();
         for (region, load) in process.regions.iter().zip(loads).filter(|(region, _)| is_sampled_base(region))
         {
             pages += load.pages;
             visits += load.visits;
             present += f64::from(region.present);
-            *by_class.entry(load.class).or_default() += load.visits;
         }
-        let class = by_class.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(class, _)| class)?;
-        (present > 0.0).then(|| Mean { pages: pages / present, visits: visits / present, class })
+        (present > 0.0).then(|| Mean { pages: pages / present, visits: visits / present })
     }
 
     /// Returns the presumed load of a region with `present` pages.
-    fn load(&self, present: u16) -> Load {
+    fn load(&self, present: u16, class: AccessClass) -> Load {
         let present = f64::from(present);
-        Load { pages: self.pages * present, visits: self.visits * present, class: self.class }.sane()
+        Load { pages: self.pages * present, visits: self.visits * present, class }.sane()
     }
 }
 
@@ -158,11 +164,12 @@ impl<'a> Gains<'a> {
 /// Returns the gain of each region, in their order.
 pub fn gains(process: &Process, model: &Model) -> Vec<Gain> {
     let window = process.sampling.as_ref().map_or(1.0, |sampling| sampling.window.as_secs_f64().max(1e-3));
-    let mut loads: Vec<Load> = process.regions.iter().map(|region| load(region, window)).collect();
+    let class = main_class(&process.regions);
+    let mut loads: Vec<Load> = process.regions.iter().map(|region| load(region, window, class)).collect();
     if let Some(mean) = Mean::new(process, &loads) {
         for (region, load) in process.regions.iter().zip(&mut loads) {
             if region.leaf == Leaf::Base && region.accessed.is_none() && region.profile.is_none() {
-                *load = mean.load(region.present);
+                *load = mean.load(region.present, class);
             }
         }
     }
@@ -334,6 +341,20 @@ mod tests {
         regions[20..40].iter_mut().for_each(|region| *region = accessed(region.clone(), 0, SECOND));
         let gain = shares(&process(1, regions), &MODEL);
         assert_eq!(gain[..40], [0.0; 40]);
+    }
+
+    #[test]
+    fn regions_without_a_profile_have_the_main_class() {
+        let regions: Vec<Region> = (0..80).map(|n| accessed(base(n, 512), 512, SECOND)).collect();
+        let random = gains(&process(1, regions.clone()), &MODEL);
+        assert_eq!(random[20].class, AccessClass::Random);
+        let mut regions = regions;
+        (0..10).for_each(|n| regions[n] = visited(n as u64, 512.0, AccessClass::Dependent));
+        regions[10] = visited(10, 512.0, AccessClass::Streaming);
+        regions[9].leaf = Leaf::Huge2m;
+        let gain = gains(&process(1, regions), &MODEL);
+        assert_eq!(gain[20].class, AccessClass::Dependent);
+        assert!((gain[20].share - gain[5].share).abs() < 0.01 * gain[5].share, "{gain:?}");
     }
 
     #[test]
