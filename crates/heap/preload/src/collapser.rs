@@ -30,9 +30,11 @@ const IDLE_LOOKS: u32 = 6;
 const LONGEST_UNTOUCHED: Duration = Duration::from_secs(8);
 /// Least pause, in units of the time that a look took.
 const COST_SPACING: u32 = 100;
-/// The same, and the shortest pause, while the heap grows faster than the thread looks.
-const WOKEN_COST_SPACING: u32 = 20;
-const SHORTEST_WOKEN: Duration = Duration::from_millis(10);
+/// The shortest pause while the heap grows faster than the thread looks, and the same units.
+const WOKEN: (Duration, u32) = (Duration::from_millis(10), 20);
+/// The same if the program has never held so much. What grows beyond the last look comes on base
+/// pages, and a collapse costs more than a look.
+const WOKEN_GROWN: (Duration, u32) = (Duration::from_millis(5), 5);
 /// Bytes from which on a heap may have a thread.
 pub const HEAP_AT: u64 = 32 << 20;
 /// Bytes on base pages that such a heap must have: those that every heap begins with.
@@ -119,7 +121,7 @@ fn watch(collapser: &mut Collapser) {
     let (mut pause, mut idle, mut resident) = (SHORTEST, 0, 0u64);
     // Present bytes of shared memory, which other processes may fill.
     let mut present = 0;
-    let (mut least, mut wakes) = (pause, 0);
+    let (mut least, mut wakes, mut most) = (pause, 0, 0);
     loop {
         threads::sleep(least.min(pause));
         wakes = threads::sleep_unless_woken(wakes, pause.saturating_sub(least));
@@ -147,7 +149,9 @@ fn watch(collapser: &mut Collapser) {
                 return;
             }
         }
-        least = SHORTEST_WOKEN.max(look.cost * WOKEN_COST_SPACING);
+        let (shortest, spacing) = if look.resident > most { WOKEN_GROWN } else { WOKEN };
+        most = most.max(look.resident);
+        least = shortest.max(look.cost * spacing);
         pause = pause.max(look.cost * COST_SPACING).max(look.rest).min(LONGEST_UNTOUCHED);
     }
 }

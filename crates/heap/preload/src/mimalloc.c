@@ -96,14 +96,21 @@ static __thread bool only_in_arenas;
 static mi_page_t* mi_arenas_page_regular_alloc(mi_theap_t* theap, size_t slice_count, size_t block_size);
 
 // Returns a fresh page of large blocks. In a small heap it is for one block, so that freed memory
-// goes back or serves for blocks of all sizes. Outside of arenas mimalloc would take a page of one
-// block for that of an aligned block.
+// goes back or serves for blocks of all sizes. In a large heap each further page of a thread and a
+// size is for four times as many. A page that is never filled leaves a hole in a huge page. Outside
+// of arenas mimalloc would take a page of one block for that of an aligned block.
 static mi_page_t* large_page_alloc(mi_theap_t* theap, size_t block_size) {
-  mi_page_t* page = NULL;
-  only_in_arenas = !megapage_is_large();
-  if (only_in_arenas) page = mi_arenas_page_regular_alloc(theap, _mi_slice_count_of_size(block_size), block_size);
+  static __thread uint8_t steps[MI_BIN_COUNT];
+  uint8_t* const step = &steps[_mi_bin(block_size)];
+  const bool is_large = megapage_is_large();
+  const size_t most = slices_of_page(MI_LARGE_PAGE_SIZE);
+  const size_t slices = _mi_slice_count_of_size(block_size << (is_large ? 2 * *step : 0));
+  only_in_arenas = (slices < most);
+  mi_page_t* const page = (only_in_arenas ? mi_arenas_page_regular_alloc(theap, slices, block_size) : NULL);
+  // A page that another thread has left may have blocks in use.
+  *step += (is_large && page != NULL && mi_page_all_free(page));
   only_in_arenas = false;
-  return page != NULL ? page : mi_arenas_page_regular_alloc(theap, slices_of_page(MI_LARGE_PAGE_SIZE), block_size);
+  return page != NULL ? page : mi_arenas_page_regular_alloc(theap, most, block_size);
 }
 // Slices that pages of medium blocks have touched, by their index in an arena. Arenas share a bit:
 // at worst a slice is cleaned without need, or a slice that needs it is not.

@@ -168,7 +168,9 @@ void* megapage_realloc(void* p, size_t size) {
   if (fits && mi_good_size(size) + usable / 8 >= usable) return p;
   // A block that shrinks gets the size class of its new size, not a larger one.
   if (fits) borrowed[mi_bin(size)] = MOST_BORROWED;
-  void* const moved = kept_or_new(size);
+  // A large block that grows may grow again.
+  const bool may_grow = (!fits && size > MI_LARGE_MAX_OBJ_SIZE);
+  void* const moved = kept_or_new(may_grow ? _mi_os_good_alloc_size(size) : size);
   // If no smaller block is available, the old one stays.
   if mi_unlikely(moved == NULL) return (fits ? p : NULL);
   is_emptied = move_contents(moved, p, fits ? size : usable);

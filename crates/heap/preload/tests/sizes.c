@@ -29,6 +29,33 @@ static void classes(void) {
   }
 }
 
+// Blocks of more than a page's. They take whole slices of 64 KiB.
+static void large(void) {
+  for (size_t size = (1 << 19) + 1; size < 8 << 20; size += (37 << 10) + 1) {
+    char* const block = malloc(size);
+    CHECK(block != NULL, "no memory");
+    const size_t usable = malloc_usable_size(block);
+    CHECK(usable >= size && usable - size < 64 << 10, "%zu bytes take %zu", size, usable);
+    free(block);
+  }
+}
+
+// One block of each of many sizes, in a heap of 96 MiB. Regions of 2 MiB that hold one are not many
+// more than the blocks fill.
+static void together(void) {
+  for (int at = 0; at < 96; at++) CHECK(malloc(1 << 20) != NULL, "no memory");
+  size_t bytes = 0, regions = 0;
+  uintptr_t seen[64];
+  for (size_t size = 90 << 10; size <= 1 << 19; size += size / 8) {
+    const uintptr_t region = (uintptr_t)malloc(size) >> 21;
+    size_t at = 0;
+    while (at < regions && seen[at] != region) at++;
+    if (at == regions) seen[regions++] = region;
+    bytes += size;
+  }
+  CHECK(regions <= 2 * (bytes >> 21) + 2, "%zu bytes lie in %zu regions of 2 MiB", bytes, regions);
+}
+
 // A program that holds 64 MiB in blocks of the sizes that databases, file systems and compilers
 // have, and a header. The library's thread takes a huge page before it collapses, and releases it:
 // the check waits for that.
@@ -102,6 +129,6 @@ static void replaced(void) {
 }
 
 int main(int count, char** words) {
-  static const Part parts[] = {{"classes", classes}, {"few", few}, {"pages", pages}, {"replaced", replaced}, {NULL, NULL}};
+  static const Part parts[] = {{"classes", classes}, {"few", few}, {"large", large}, {"pages", pages}, {"replaced", replaced}, {"together", together}, {NULL, NULL}};
   return run_part(count, words, parts);
 }

@@ -11,6 +11,16 @@ fn a_block_is_at_most_an_eighth_larger_than_was_asked_for() {
 }
 
 #[test]
+fn a_block_of_up_to_8_mib_takes_less_than_64_kib_more() {
+    passes("sizes", "large");
+}
+
+#[test]
+fn large_blocks_of_many_sizes_lie_together() {
+    passes("sizes", "together");
+}
+
+#[test]
 fn blocks_of_a_page_and_a_header_take_a_tenth_more_at_most() {
     passes("sizes", "pages");
 }
