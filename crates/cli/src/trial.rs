@@ -94,7 +94,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         progress(format!("{} blocks: {}", so_far.blocks, so_far.gain.in_words()));
     })?;
     answer(args.json, SCHEMA, &report, || human(&report))?;
-    Ok(ExitCode::from(u8::from(!report.is_decided())))
+    Ok(ExitCode::from(u8::from(!report.outcome.decision.is_known())))
 }
 
 fn options(args: &Args) -> Result<Options> {

@@ -141,8 +141,8 @@ fn tick(now: Duration, snapshot: &Snapshot, state: &mut State, is_model: bool) -
     untried.retain(|action| action.place().is_some_and(|place| !tried.contains(&place)));
     let mut tick = Tick::new(now, elapsed, snapshot, &mut state.promotions, untried, is_model);
     state.policy.tick(&mut tick);
-    state.lacked_zeroing |= tick.lacked_zeroing();
-    let asked = tick.into_asked();
+    state.lacked_zeroing |= tick.lacked_zeroing;
+    let asked = tick.asked;
     state.asked = asked
         .iter()
         .filter_map(|asked| match asked {

@@ -35,8 +35,8 @@ pub struct Tick<'a> {
     /// True if the machine is a modelled one.
     is_model: bool,
     /// True if the policy asked a running machine, which cannot do it, to zero blocks ahead.
-    lacked_zeroing: bool,
-    asked: Vec<Asked>,
+    pub(crate) lacked_zeroing: bool,
+    pub(crate) asked: Vec<Asked>,
 }
 
 impl<'a> Tick<'a> {
@@ -64,14 +64,6 @@ impl<'a> Tick<'a> {
             lacked_zeroing: false,
             asked: Vec::new(),
         }
-    }
-
-    pub(crate) fn lacked_zeroing(&self) -> bool {
-        self.lacked_zeroing
-    }
-
-    pub(crate) fn into_asked(self) -> Vec<Asked> {
-        self.asked
     }
 
     /// Returns the time, on the snapshot's clock.

@@ -15,6 +15,11 @@ mod children;
 mod readers;
 mod root;
 
+/// Error numbers of errno(3).
+pub mod errno {
+    pub use libc::{EACCES, EINVAL, EMFILE, ENFILE, ENODEV, ENOENT, ENOSYS, EOPNOTSUPP, EPERM, EROFS, ESRCH};
+}
+
 #[cfg(feature = "bpf")]
 pub use bpf::{function_calls, page_tables};
 pub use calls::{

@@ -7,7 +7,7 @@ use super::outcome::StepOutcome;
 use super::plan::{Plan, Step};
 use super::shortfall::{Shortfall, explain};
 use megapage_kernel::hugetlb::{self, PoolFile};
-use megapage_kernel::{KernelError, KernelRoot, reclaim};
+use megapage_kernel::{KernelError, KernelRoot, errno, reclaim};
 use serde::{Serialize, Serializer};
 use std::time::{Duration, Instant};
 
@@ -217,14 +217,6 @@ fn refused(step: &Step, error: KernelError) -> PoolError {
 
 fn seconds<S: Serializer>(elapsed: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_f64(elapsed.as_secs_f64())
-}
-
-/// Error numbers of errno(3), the same on every Linux architecture.
-mod errno {
-    pub const EPERM: i32 = 1;
-    pub const EACCES: i32 = 13;
-    pub const EINVAL: i32 = 22;
-    pub const EROFS: i32 = 30;
 }
 
 #[cfg(test)]

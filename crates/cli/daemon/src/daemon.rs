@@ -18,7 +18,6 @@ use megapage_observe::watch::costs::{Costs, LEAST_PROBE};
 use megapage_observe::{BootClock, Clock, ObserveError, Observer, Options};
 use megapage_snapshot::{CostSource, HugePages, Missed, MissedWhy, Sampling, Snapshot};
 use megapage_units::{Bytes, HUGE_2M, Pid};
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
@@ -77,14 +76,6 @@ pub struct Daemon {
     /// This thread's processor time after the last pass. Requests of others, and timings, have
     /// separate budgets.
     cpu_after: Duration,
-}
-
-impl fmt::Debug for Daemon {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("Daemon");
-        shown.field("config", &self.config).field("state", &self.state).field("number", &self.number);
-        shown.finish_non_exhaustive()
-    }
 }
 
 impl Daemon {

@@ -45,12 +45,7 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Returns true if another process holds the lock; false if that is unknown.
-    pub fn is_taken(root: &KernelRoot, path: &Path) -> bool {
-        Instance::check(root, path).is_err()
-    }
-
-    /// Fails if another process holds the lock now.
+    /// Fails if another process holds the lock now, and succeeds if that is unknown.
     pub fn check(root: &KernelRoot, path: &Path) -> Result<(), InstanceError> {
         match LockFile::holder(root, path) {
             Some(who) => Err(InstanceError::Other { who, file: path.display().to_string() }),
@@ -109,7 +104,6 @@ mod tests {
             error.contains("another megapage daemon is running: ") && error.contains("has locked"),
             "{error}"
         );
-        assert!(Instance::is_taken(&root, &path));
         assert_eq!(Instance::check(&root, &path).unwrap_err().to_string(), error);
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600, "other users cannot lock it");
         drop(first);
@@ -119,10 +113,10 @@ mod tests {
             assert!(started.elapsed() < Duration::from_secs(120), "still locked");
             std::thread::sleep(Duration::from_millis(20));
         };
-        while Instance::is_taken(&root, &path) {
+        while Instance::check(&root, &path).is_err() {
             patient();
         }
-        assert!(!Instance::is_taken(&root, &directory.path().join("none")));
+        assert!(Instance::check(&root, &directory.path().join("none")).is_ok());
         std::fs::write(&path, "4711\n").unwrap();
         let again = loop {
             match Instance::take(&root, &path) {

@@ -18,7 +18,6 @@ use megapage_kernel::pressure::Trigger;
 use megapage_kernel::service::Notify;
 use megapage_kernel::spawn::{Signals, set_nice, signal, wait_any_readable};
 use megapage_kernel::{KernelError, KernelRoot, boot_id, effective_uid, monotonic_time};
-use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -43,12 +42,6 @@ pub struct Source {
 /// Options of a command line, which override a file.
 pub type Overrides = Box<dyn Fn(&mut Config) + Send>;
 
-impl fmt::Debug for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Source").field("path", &self.path).finish_non_exhaustive()
-    }
-}
-
 impl Source {
     /// Reads the configuration as it is now.
     pub fn load(&self) -> Result<Config, ConfigError> {
@@ -72,7 +65,7 @@ impl Source {
 }
 
 /// Options of a run.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Options {
     /// The configuration.
     pub source: Source,
@@ -150,7 +143,7 @@ pub fn run(
         Instance::check(root, &config.lock_file)?;
     }
     // Two processes that clear accessed bits would each spoil the other's samples.
-    let alone = !options.dry_run || !Instance::is_taken(root, &config.lock_file);
+    let alone = !options.dry_run || Instance::check(root, &config.lock_file).is_ok();
     let mut service = Service::start(root, options, config, veto, alone)?;
     // The lock is taken after the kernel's abilities were tried in children: they would hold it,
     // too. A dry run serves no client.

@@ -57,10 +57,3 @@ pub struct Report {
     /// Notes for the user, one sentence each.
     pub notes: Vec<String>,
 }
-
-impl Report {
-    /// Returns true if the trial has decided.
-    pub fn is_decided(&self) -> bool {
-        self.outcome.decision.is_known()
-    }
-}

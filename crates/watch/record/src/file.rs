@@ -16,12 +16,6 @@ pub struct Output {
     most: u64,
 }
 
-impl std::fmt::Debug for Output {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Output").field("written", &self.written).field("most", &self.most).finish()
-    }
-}
-
 impl Output {
     /// Opens a file of at most `most` bytes, and continues a recording that is there.
     ///
@@ -136,7 +130,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("notes");
         std::fs::write(&path, "mine\n").unwrap();
-        assert_eq!(Output::file(&path, 1 << 20).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        assert_eq!(Output::file(&path, 1 << 20).err().unwrap().kind(), ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine\n");
         assert!(Output::file(directory.path(), 1 << 20).is_err());
     }

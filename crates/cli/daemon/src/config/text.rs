@@ -76,14 +76,11 @@ pub mod size {
 /// A size as a string, or none.
 pub mod some_size {
     use megapage_units::Bytes;
-    use serde::{Deserialize, Deserializer, Serializer};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     /// Writes it as [`super::size`] does, or nothing.
     pub fn serialize<S: Serializer>(size: &Option<Bytes>, to: S) -> Result<S::Ok, S::Error> {
-        match size {
-            Some(size) => to.serialize_some(&super::size::text(*size)),
-            None => to.serialize_none(),
-        }
+        size.map(super::size::text).serialize(to)
     }
 
     /// Reads it as [`super::size`] does.

@@ -3,8 +3,8 @@
 
 use megapage_units::Pid;
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 use std::time::{Duration, Instant};
+use thiserror::Error;
 
 /// Longest wait for an answer.
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -27,9 +27,10 @@ const MOST_REMEMBERED: usize = 4096;
 
 /// Reason why a process gave no answer: its memory map is locked, or was a moment ago. Comes within
 /// an [`std::io::Error`] of kind `TimedOut`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Locked {
     /// The process was asked, and has not answered.
+    #[error("process {pid} did not answer within {}: its memory map is locked", short(*.waited))]
     NoAnswer {
         /// The process.
         pid: Pid,
@@ -37,6 +38,10 @@ pub enum Locked {
         waited: Duration,
     },
     /// The process was not asked, because it is backed off: it has not answered before.
+    #[error(
+        "process {pid} does not answer: its memory map is locked; it is tried again in {}",
+        short(*.rest)
+    )]
     LeftAlone {
         /// The process.
         pid: Pid,
@@ -45,34 +50,14 @@ pub enum Locked {
     },
     /// The process was not asked. Too many uninterruptible calls wait already, of all processes or
     /// of its user's, or no helper became free in time.
+    #[error(
+        "process {pid} is skipped: too many calls wait for locked memory maps already, and cannot be ended"
+    )]
     Refused {
         /// The process.
         pid: Pid,
     },
 }
-
-impl fmt::Display for Locked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Locked::NoAnswer { pid, waited } => {
-                write!(f, "process {pid} did not answer within {}: its memory map is locked", short(*waited))
-            }
-            Locked::LeftAlone { pid, rest } => {
-                write!(
-                    f,
-                    "process {pid} does not answer: its memory map is locked; it is tried again in {}",
-                    short(*rest)
-                )
-            }
-            Locked::Refused { pid } => write!(
-                f,
-                "process {pid} is skipped: too many calls wait for locked memory maps already, and cannot be ended"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for Locked {}
 
 fn short(time: Duration) -> String {
     match time.as_secs() {

@@ -303,7 +303,7 @@ fn without_rights_the_next_tracker_is_taken_and_the_reason_kept() {
     let (kind, why) = &selected.skipped[0];
     assert_eq!(*kind, TrackerKind::Bpf);
     assert!(why.contains("CAP_BPF and CAP_PERFMON") && !why.contains('\n'), "{why}");
-    let error = select(&KernelRoot::live(), Some(TrackerKind::Bpf)).unwrap_err().to_string();
+    let error = select(&KernelRoot::live(), Some(TrackerKind::Bpf)).err().unwrap().to_string();
     assert!(error.starts_with("the tracker bpf cannot be used: ") && error.contains("CAP_BPF"), "{error}");
 }
 

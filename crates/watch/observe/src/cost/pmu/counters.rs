@@ -2,7 +2,7 @@
 
 use megapage_kernel::perf::{Event, Group, Reading, Scope};
 use megapage_kernel::process::list_threads;
-use megapage_kernel::{KernelError, KernelRoot};
+use megapage_kernel::{KernelError, KernelRoot, errno};
 use megapage_units::Pid;
 use std::collections::BTreeMap;
 use std::io;
@@ -25,20 +25,6 @@ pub(super) enum OpenError {
     Failed(io::Error),
     /// The list of threads could not be read.
     Kernel(KernelError),
-}
-
-/// Error numbers of linux/errno.h.
-mod errno {
-    pub const EPERM: i32 = 1;
-    pub const ENOENT: i32 = 2;
-    pub const ESRCH: i32 = 3;
-    pub const EACCES: i32 = 13;
-    pub const ENODEV: i32 = 19;
-    pub const EINVAL: i32 = 22;
-    pub const ENFILE: i32 = 23;
-    pub const EMFILE: i32 = 24;
-    pub const ENOSYS: i32 = 38;
-    pub const EOPNOTSUPP: i32 = 95;
 }
 
 impl From<io::Error> for OpenError {
