@@ -258,7 +258,7 @@ impl Collapser {
     /// Looks at all mappings. Collapses regions that were dense at the last look as well, or for as
     /// long as is required.
     pub fn look<K: Prim>(&mut self, heap: &HugeHeap<K>, mapped: &Mapped) -> Result<Look, Errno> {
-        let start = heap.kernel.now();
+        let (start, outgrown) = (heap.kernel.now(), heap.is_unseen());
         let mut look = Look { resident: heap.kernel.own_resident().unwrap_or(0), ..Look::default() };
         self.now.count = 0;
         heap.measure();
@@ -314,15 +314,17 @@ impl Collapser {
         (self.touched, self.missed) = (touched, missed);
         heap.note_untouched(left_of_heap as u64, heap_on_base as u64);
         look.cost = heap.kernel.now().saturating_sub(start);
-        self.act(heap, &mut look);
+        self.act(heap, &mut look, outgrown);
         Ok(look)
     }
 
     /// Collapses dense regions if a collapse is due. Stores the dense regions for the next look.
-    fn act<K: Prim>(&mut self, heap: &HugeHeap<K>, look: &mut Look) {
+    /// The heap is `outgrown` if it grows faster than it is looked at. The next look then comes
+    /// before collapses, so that more of what grows is huge at its first touch.
+    fn act<K: Prim>(&mut self, heap: &HugeHeap<K>, look: &mut Look, outgrown: bool) {
         let now = heap.kernel.now();
         if self.persistence.is_due(now) {
-            self.collapse(heap, look, now);
+            self.collapse(heap, look, now, outgrown);
             std::mem::swap(&mut self.before, &mut self.now);
         } else {
             self.before.intersect(&self.now);
@@ -331,8 +333,8 @@ impl Collapser {
         look.rest = self.persistence.rest(heap.kernel.now());
     }
 
-    /// Collapses the regions that have been full for long enough.
-    fn collapse<K: Prim>(&mut self, heap: &HugeHeap<K>, look: &mut Look, now: Duration) {
+    /// Collapses the regions that have been full for long enough; none if it is `outgrown`.
+    fn collapse<K: Prim>(&mut self, heap: &HugeHeap<K>, look: &mut Look, now: Duration, outgrown: bool) {
         let kernel = &heap.kernel;
         let (mut batch, mut failures, mut measured) = (Batch::default(), 0, now);
         let (persistence, pagemap) = (&mut self.persistence, &self.pagemap);
@@ -390,7 +392,7 @@ impl Collapser {
             }
             // A collapse takes a huge page before it gives base pages back. While a look is wanted,
             // chunks stay on base pages until it comes.
-            if heap.is_near_limit() || heap.is_unseen() {
+            if outgrown || heap.is_near_limit() || heap.is_unseen() {
                 look.pending = true;
                 return;
             }
@@ -521,7 +523,7 @@ mod tests {
             collapser.now.count = 0;
             (0..REGIONS).for_each(|at| collapser.now.push(start + at * HUGE_2M));
             let (mut look, before) = (Look::default(), kernel.now());
-            collapser.act(&heap, &mut look);
+            collapser.act(&heap, &mut look, false);
             let took = (kernel.now() - before).as_millis() as u64;
             (look.collapsed / HUGE_2M, took, look.rest.as_millis() as u64, look.pending)
         };
@@ -569,7 +571,7 @@ mod tests {
             heap.kernel.collapsed.set(done);
             collapser.now.count = 0;
             (0..present.len()).for_each(|at| collapser.now.push(start + at * HUGE_2M));
-            collapser.act(&heap, &mut Look::default());
+            collapser.act(&heap, &mut Look::default(), false);
             (heap.kernel.collapses.take(), heap.filled())
         };
         let added = (12 + 64) * BASE_PAGE as u64;
@@ -582,5 +584,24 @@ mod tests {
         collapser.missed = 2 << 20;
         assert_eq!(collapser.room(&heap), 0, "the room is kept for nearly full regions");
         unmap(start, present.len() * HUGE_2M);
+    }
+
+    #[test]
+    fn a_heap_that_outgrows_the_looks_is_collapsed_later() {
+        let Some(mut collapser) = Collapser::new() else {
+            return megapage_testing::skip("needs the page map");
+        };
+        let heap = HugeHeap::on(Model::new());
+        let start = regions_with(&[512]);
+        let mut act = |outgrown| {
+            collapser.now.count = 0;
+            collapser.now.push(start);
+            let mut look = Look::default();
+            collapser.act(&heap, &mut look, outgrown);
+            (look.collapsed / HUGE_2M, look.pending)
+        };
+        assert_eq!([act(true), act(true)], [(0, true); 2]);
+        assert_eq!(act(false), (1, false), "dense at the look before");
+        unmap(start, HUGE_2M);
     }
 }
