@@ -6,7 +6,7 @@ import platform
 HEADER = """\
 # Real programs under `megapage run`
 
-Each line is a program that was started by `megapage run` and checked: by its own test suite, by its own benchmark with its data
+Each line is a program under `megapage run` that was checked: by its own test suite, by its own benchmark with its data
 compared, or by comparing its output with a plain run. Every result was as without megapage{failed}.
 
 <!-- manual skip tests/programs has its driver -->
@@ -16,10 +16,10 @@ tests/programs/driver.py --table docs/programs.md              # this page; the 
 ```
 
 - *Mode*: `default` is `megapage run` without options; `preload-2m` and `preload-thp` force the preloaded allocator and its
-  backing; `tunable`, `runtime` and `outside` force that mechanism. In `default`, `preload-2m` and `tunable` the pool has
-  {pool} MiB of 2 MiB pages, so that larger programs run it dry.
-- *Mechanism*, and what backed the program's anonymous memory at its peak, in MiB, come from the report, that is from the kernel's
-  counters. If a case runs several programs, the largest counts. A program too short to be sampled has none.
+  backing; the others force that mechanism. In `default`, `preload-2m` and `tunable` the pool has {pool} MiB of 2 MiB pages: larger
+  programs run it dry.
+- *Mechanism*, and what backed anonymous memory at its peak, in MiB, come from the report. If a case runs several programs, the
+  largest counts. A program too short to be sampled has none.
 
 Machine: {machine}.
 
