@@ -25,7 +25,7 @@ use std::time::Duration;
 /// Present base pages from which on a region of 512 is collapsed: it can grow by a twentieth.
 pub const LEAST_PRESENT: usize = 487;
 /// The same for the preloaded heap, whose allocator has handed out the missing pages, too: a block
-/// takes up to 64 KiB more than the program asked for.
+/// takes up to 64 KiB more than the program asked for, and up to 256 KiB once realloc has grown it.
 const LEAST_PRESENT_OF_HEAP: usize = 480;
 /// Present base pages from which on a region is collapsed while the missing ones fit into
 /// [`Collapser::room`]. Allocators leave pages untouched behind each large block.
