@@ -36,7 +36,7 @@ const WOKEN: (Duration, u32) = (Duration::from_millis(10), 20);
 /// pages, and a collapse costs more than a look.
 const WOKEN_GROWN: (Duration, u32) = (Duration::from_millis(5), 5);
 /// Bytes from which on a heap may have a thread.
-pub const HEAP_AT: u64 = 32 << 20;
+const HEAP_AT: u64 = 32 << 20;
 /// Bytes on base pages that such a heap must have: those that every heap begins with.
 const HEAP_ON_BASE: u64 = 4 << 20;
 /// Bytes committed on base pages from which on they may still be filled.

@@ -89,29 +89,8 @@ static size_t arena_option(mi_option_t option) {
 static size_t slices_of_page(size_t size) {
   return _mi_slice_count_of_size(mi_atomic_load_relaxed(&few_addresses) ? size / 4 : size);
 }
-// Defined in primitives.rs: true if the density of huge pages matters more than each block.
-extern bool megapage_is_large(void);
 // True while the calling thread wants a page out of an arena or none.
 static __thread bool only_in_arenas;
-static mi_page_t* mi_arenas_page_regular_alloc(mi_theap_t* theap, size_t slice_count, size_t block_size);
-
-// Returns a fresh page of large blocks. In a small heap it is for one block, so that freed memory
-// goes back or serves for blocks of all sizes. In a large heap each further page of a thread and a
-// size is for four times as many. A page that is never filled leaves a hole in a huge page. Outside
-// of arenas mimalloc would take a page of one block for that of an aligned block.
-static mi_page_t* large_page_alloc(mi_theap_t* theap, size_t block_size) {
-  static __thread uint8_t steps[MI_BIN_COUNT];
-  uint8_t* const step = &steps[_mi_bin(block_size)];
-  const bool is_large = megapage_is_large();
-  const size_t most = slices_of_page(MI_LARGE_PAGE_SIZE);
-  const size_t slices = _mi_slice_count_of_size(block_size << (is_large ? 2 * *step : 0));
-  only_in_arenas = (slices < most);
-  mi_page_t* const page = (only_in_arenas ? mi_arenas_page_regular_alloc(theap, slices, block_size) : NULL);
-  // A page that another thread has left may have blocks in use.
-  *step += (is_large && page != NULL && mi_page_all_free(page));
-  only_in_arenas = false;
-  return page != NULL ? page : mi_arenas_page_regular_alloc(theap, most, block_size);
-}
 // Slices that pages of medium blocks have touched, by their index in an arena. Arenas share a bit:
 // at worst a slice is cleaned without need, or a slice that needs it is not.
 static _Atomic(uint64_t) touched_slices[MI_BCHUNK_BITS / 64];
@@ -138,6 +117,19 @@ static bool take_touched(size_t first, size_t count) {
 }
 // Upstream has an option here; waiting.c decides instead.
 #include "waiting.c"
+// Returns true if the calling thread wants slices for a large block.
+static bool is_for_block(size_t count) {
+  const bool is_medium_page = (count == slices_of_page(MI_MEDIUM_PAGE_SIZE) && !only_in_arenas);
+  return count > 1 && count <= MI_BCHUNK_BITS && !is_medium_page;
+}
+// True while the calling thread takes only committed slices.
+static __thread bool only_waiting;
+// Returns true if as much waits as a block needs: then a search among that comes first. A smaller
+// block would split a longer range that waits, though another one fits.
+static bool begin_with_waiting(size_t count) {
+  only_waiting = count > MI_BFIELD_BITS && is_for_block(count) && mi_atomic_load_relaxed(&waiting_at_most) >= _mi_size_of_slices(count);
+  return only_waiting;
+}
 static bool claim_slices(mi_arena_t* arena, size_t tseq, size_t count, size_t* first);
 #define mi_option_get_size(option) \
   immediate_purge_size(note_freed(arena, slice_index, slice_count))
@@ -152,13 +144,14 @@ extern void megapage_forget(void* addr, size_t size);
 #define TIGHT MI_MiB
 static bool is_tight(void) { return room_for_waiting(0) < TIGHT; }
 
-// Forgets the contents of a fresh page if a page of larger blocks has touched it: they would stay,
-// whatever the program touches of this page. Done only from this many threads on, each of which has
-// a page of each size.
+// Notes a fresh page, and forgets its contents if a page of larger blocks has touched it: they
+// would stay, whatever the program touches of this page. Done only from this many threads on, each
+// of which has a page of each size.
 enum { SEVERAL_THREADS = 4, LARGEST_CLEANED = MI_ARENA_SLICE_SIZE / 4 };
 static void clean_page(const mi_page_t* page) {
   const mi_memid_t* const memid = &page->memid;
   const size_t block_size = mi_page_block_size(page);
+  note_new(page);
   if (other_pages || (block_size > LARGEST_CLEANED && !is_tight()) || memid->memkind != MI_MEM_ARENA) return;
   if (!take_touched(memid->mem.arena.slice_index, memid->mem.arena.slice_count)) return;
   if (mi_atomic_load_relaxed(&mi_page_subproc(page)->thread_count) < SEVERAL_THREADS) return;
@@ -166,9 +159,35 @@ static void clean_page(const mi_page_t* page) {
   uint8_t* const end = mi_page_slice_start(page) + _mi_size_of_slices(memid->mem.arena.slice_count);
   if (start < end) megapage_forget(start, end - start);
 }
+static mi_page_t* mi_arenas_page_regular_alloc(mi_theap_t* theap, size_t slice_count, size_t block_size);
+
+// Returns the slices of a page of large blocks. It is for one block, so that freed memory goes back
+// or serves for blocks of all sizes. If the class has many blocks, the page is for the least number
+// of them that fills its slices but for a small part, which keeps huge pages dense.
+enum { UNFILLED_SHARE = 32 };
+static size_t slices_of_large_page(size_t block_size) {
+  const size_t blocks = mi_atomic_load_relaxed(&large_blocks[_mi_bin(block_size)]);
+  const bool are_many = (blocks >= MANY_BLOCKS && blocks * block_size >= mi_atomic_load_relaxed(&linked) / MUCH_SHARE);
+  size_t size = block_size;
+  while (are_many && size < MI_MiB && mi_align_up(size, MI_ARENA_SLICE_SIZE) - size > size / UNFILLED_SHARE) size += block_size;
+  return _mi_slice_count_of_size(size);
+}
+
+// Returns a page of large blocks. mimalloc takes a page of one block from the system for that of an
+// aligned block.
+static mi_page_t* large_page_alloc(mi_theap_t* theap, size_t block_size) {
+  only_in_arenas = true;
+  mi_page_t* const page = mi_arenas_page_regular_alloc(theap, slices_of_large_page(block_size), block_size);
+  only_in_arenas = false;
+  return page != NULL ? page : mi_arenas_page_regular_alloc(theap, slices_of_page(MI_LARGE_PAGE_SIZE), block_size);
+}
+// Pages of large blocks are committed as a whole, so that their slices are counted.
+#define mi_option_get(option) (only_in_arenas ? 0 : mi_option_get(option))
 #define _mi_arena_os_alloc_aligned(...) (only_in_arenas ? NULL : _mi_arena_os_alloc_aligned(__VA_ARGS__))
 #include "arena/arena-page.c"
 #undef _mi_arena_os_alloc_aligned
+#undef mi_option_get
+
 #include "arena/bitmap-chunk.c"
 #include "arena/bitmap.c"
 #include "alloc/alloc.c"
@@ -180,22 +199,33 @@ void megapage_flush_thread_cache(void);
 enum { MOST_BORROWED = 64 };
 static __thread uint8_t borrowed[MI_BIN_COUNT];
 
+static bool has_free(const mi_page_queue_t* queue) {
+  return queue->first != NULL && (queue->first->free != NULL || queue->first->local_free != NULL);
+}
+
+// Returns true if a block of the queue needs a new page, as far as is seen without a search.
+static bool needs_page(const mi_theap_t* theap, const mi_page_queue_t* queue) {
+  const bool is_abandoned = mi_atomic_load_relaxed(&mi_theap_heap(theap)->abandoned_count[queue - theap->pages]) != 0;
+  return !has_free(queue) && !is_abandoned && (queue->first == NULL || !mi_page_is_expandable(queue->first));
+}
+
 // Returns the queue that a block of a class comes from: its own, or a larger one that has blocks.
-// Any number of medium blocks comes from larger pages that are kept empty.
+// Any number of medium blocks comes from free blocks of up to twice the size, instead of from a new
+// page: a program that replaces blocks of all sizes has some of each class. Blocks of the larger
+// class lie on the same alignment.
 static mi_page_queue_t* own_or_larger(mi_theap_t* theap, mi_page_queue_t* own) {
   uint8_t* const count = &borrowed[own - theap->pages];
   const size_t size = own->block_size;
   const bool is_small = (size <= MI_SMALL_MAX_OBJ_SIZE);
-  if (own->first != NULL || size > MI_MEDIUM_MAX_OBJ_SIZE || (is_small && *count >= MOST_BORROWED)) return own;
+  if (size > MI_MEDIUM_MAX_OBJ_SIZE || *count >= MOST_BORROWED) return own;
+  if (is_small ? own->first != NULL : !needs_page(theap, own)) return own;
   const size_t largest = (is_small ? mi_min(size + size / 2 + 64, MI_SMALL_MAX_OBJ_SIZE) : mi_min(2 * size, MI_MEDIUM_MAX_OBJ_SIZE));
   for (mi_page_queue_t* queue = own + 1; queue->block_size <= largest; queue++) {
-    mi_page_t* const page = queue->first;
-    if (page == NULL) continue;
-    if (is_small && (page->free != NULL || page->local_free != NULL || mi_page_is_expandable(page))) {
+    if (is_small && (has_free(queue) || (queue->first != NULL && mi_page_is_expandable(queue->first)))) {
       (*count)++;
       return queue;
     }
-    if (!is_small && page->retire_expire != 0 && mi_page_all_free(page)) return queue;
+    if (!is_small && has_free(queue) && mi_ctz(queue->block_size) >= mi_ctz(size)) return queue;
   }
   return own;
 }
@@ -210,7 +240,11 @@ static void* malloc_shared(const mi_theap_t* theap, size_t size, bool zero, mi_p
 #define TRY_SHARED \
   void* const shared = (huge_alignment == 0 ? malloc_shared(theap, size, zero, ppage) : NULL); \
   if (shared != NULL) return shared;
-#define mi_page_queue(theap, size) own_or_larger(theap, mi_page_queue(theap, size))
+static mi_page_queue_t* queue_for(mi_theap_t* theap, size_t size) {
+  note_asked(size);
+  return own_or_larger(theap, mi_page_queue(theap, size));
+}
+#define mi_page_queue(theap, size) queue_for(theap, size)
 #define mi_theap_collect(theap, force) collect(theap, force)
 #include "alloc/alloc-generic.c"
 #undef mi_page_queue
@@ -367,11 +401,85 @@ static int take_addresses(mi_arena_t* arena, size_t first, size_t count) {
 // something stay claimed. If a limit refuses addresses, the function looks for slices that have
 // theirs.
 enum { MOST_WITHOUT = 32 };
+
+// The shortest run of free slices that is long enough.
+typedef struct {
+  size_t first;
+  size_t length;
+  bool is_committed;
+} shortest_t;
+
+// Considers a run that ends before `end`. Of equal ones, one that is committed is better.
+static void consider(const mi_arena_t* arena, size_t count, size_t end, size_t length, shortest_t* best) {
+  if (length < count || length > best->length || (length == best->length && best->is_committed)) return;
+  const bool is_committed = mi_bitmap_is_setN(arena->slices_committed, end - length, count);
+  if (length < best->length || is_committed) *best = (shortest_t){end - length, length, is_committed};
+}
+
+// Considers the runs of a chunk.
+static void consider_chunk(const mi_arena_t* arena, size_t count, size_t chunk, shortest_t* best) {
+  size_t length = 0;
+  for (size_t j = 0; j < MI_BCHUNK_FIELDS; j++) {
+    mi_bfield_t field = mi_atomic_load_relaxed(&arena->slices_free->chunks[chunk].bfields[j]);
+    if (only_waiting) field &= mi_atomic_load_relaxed(&arena->slices_committed->chunks[chunk].bfields[j]);
+    size_t left = MI_BFIELD_BITS;
+    while (left > 0) {
+      const size_t free = mi_min(mi_ctz(~field), left);
+      length += free;
+      left -= free;
+      // The run may go on in the next field.
+      if (left == 0) break;
+      consider(arena, count, chunk * MI_BCHUNK_BITS + (j + 1) * MI_BFIELD_BITS - left, length, best);
+      length = 0;
+      field >>= free;
+      const size_t used = mi_min(mi_ctz(field), left);
+      left -= used;
+      if (left > 0) field >>= used;
+    }
+  }
+  consider(arena, count, (chunk + 1) * MI_BCHUNK_BITS, length, best);
+}
+
+// Returns true if the chunk is kept for pages of certain sizes.
+static bool has_bin(const mi_bbitmap_t* bitmap, size_t chunk) {
+  mi_bfield_t kept = 0;
+  for (mi_chunkbin_t bin = MI_CBIN_SMALL; bin < MI_CBIN_NONE; bin = mi_chunkbin_inc(bin)) {
+    kept |= mi_atomic_load_relaxed(&bitmap->chunkmap_bins[bin].bfields[chunk / MI_BFIELD_BITS]);
+  }
+  return ((kept >> (chunk % MI_BFIELD_BITS)) & 1) != 0;
+}
+
+// Claims the shortest run of free slices that is long enough, of those in the first chunks with
+// free ones. Upstream takes the first run that is long enough: blocks of several sizes that come
+// and go would need a twentieth more memory.
+enum { CHUNKS_SEEN = 64 };
+static bool claim_shortest(mi_arena_t* arena, size_t count, size_t* first) {
+  mi_bbitmap_t* const bitmap = arena->slices_free;
+  const size_t chunks = mi_bbitmap_chunk_count(bitmap);
+  shortest_t best = {0, SIZE_MAX, false};
+  size_t seen = 0;
+  for (size_t i = 0; i < chunks && seen < CHUNKS_SEEN; i++) {
+    const mi_bfield_t entry = mi_atomic_load_relaxed(&bitmap->chunkmap.bfields[i / MI_BFIELD_BITS]);
+    if (((entry >> (i % MI_BFIELD_BITS)) & 1) == 0) continue;
+    seen++;
+    consider_chunk(arena, count, i, &best);
+    if (best.length == count && best.is_committed) break;
+  }
+  if (best.length == SIZE_MAX || !mi_bbitmap_try_clearNC(bitmap, best.first, count)) return false;
+  // As upstream does for what it finds: pages of small and medium blocks go elsewhere.
+  if (best.first % MI_BCHUNK_BITS == 0 && !has_bin(bitmap, best.first / MI_BCHUNK_BITS)) {
+    mi_bbitmap_set_chunk_bin(bitmap, best.first / MI_BCHUNK_BITS, MI_CBIN_OTHER);
+  }
+  *first = best.first;
+  return true;
+}
+
 static bool claim_slices(mi_arena_t* arena, size_t tseq, size_t count, size_t* first) {
   // First slices of free huge pages without addresses; the function claims them meanwhile.
   size_t without[MOST_WITHOUT], n = 0;
   bool claimed = false, more = true;
-  while (more && mi_bbitmap_try_find_and_clearN(arena->slices_free, tseq, count, first)) {
+  while (more && ((is_for_block(count) && claim_shortest(arena, count, first)) ||
+                  (!only_waiting && mi_bbitmap_try_find_and_clearN(arena->slices_free, tseq, count, first)))) {
     int error = take_addresses(arena, *first, count);
     if (error == ENOMEM && n == 0) {
       free_unused();

@@ -208,14 +208,8 @@ extern "C" fn megapage_room_for_waiting(more: usize, touched: usize) -> usize {
 
 /// Returns true if the program leaves much of what it is given untouched.
 #[unsafe(no_mangle)]
-extern "C" fn megapage_leaves_untouched() -> bool {
-    HEAP.leaves_untouched()
-}
-
-/// Returns true if the heap is so large that its density matters more than each block.
-#[unsafe(no_mangle)]
-extern "C" fn megapage_is_large() -> bool {
-    HEAP.size() >= 2 * collapser::HEAP_AT
+extern "C" fn megapage_leaves_untouched(rounding: usize) -> bool {
+    HEAP.leaves_untouched(rounding as u64)
 }
 
 /// Notes that freed memory waits that is to be purged once the delay has passed. Called from within

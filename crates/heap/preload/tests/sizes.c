@@ -3,6 +3,7 @@
 #include <malloc.h>
 #include <stdint.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include "parts.h"
 
@@ -128,7 +129,30 @@ static void replaced(void) {
   CHECK(taken <= (200 << 10), "each thread took %ld bytes for 78 KiB", taken);
 }
 
+// Replaces one of `count` blocks of 84 to 512 KiB, over and over, and prints the peak in bytes and
+// the page faults.
+static void come_and_go(size_t count) {
+  enum { REPLACED = 20000, LEAST = 84 << 10, MOST = 512 << 10 };
+  char** const blocks = calloc(count, sizeof(char*));
+  uint64_t random = 88172645463325252;
+  for (size_t round = 0; round < REPLACED; round++) {
+    random ^= random << 13;
+    random ^= random >> 7;
+    random ^= random << 17;
+    const size_t size = LEAST + (random >> 32) % (MOST - LEAST);
+    char** const block = &blocks[round < count ? round : (random & UINT32_MAX) % count];
+    free(*block);
+    memset(*block = malloc(size), 1, size);
+  }
+  struct rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  printf("%ld %ld\n", status_bytes("VmHWM"), usage.ru_minflt);
+}
+
+static void hundred(void) { come_and_go(100); }
+static void hundreds(void) { come_and_go(300); }
+
 int main(int count, char** words) {
-  static const Part parts[] = {{"classes", classes}, {"few", few}, {"large", large}, {"pages", pages}, {"replaced", replaced}, {"together", together}, {NULL, NULL}};
+  static const Part parts[] = {{"classes", classes}, {"hundred", hundred}, {"hundreds", hundreds}, {"few", few}, {"large", large}, {"pages", pages}, {"replaced", replaced}, {"together", together}, {NULL, NULL}};
   return run_part(count, words, parts);
 }

@@ -45,6 +45,9 @@ const FREE_SHARE: u64 = 2;
 /// Thousandths of committed memory that may be untouched while chunks are huge from their first
 /// touch on.
 const MOST_UNTOUCHED: u64 = 62;
+/// Thousandths of committed memory that may be untouched beyond the rounding of blocks while freed
+/// memory waits.
+const BEYOND_ROUNDING: u64 = 15;
 /// Value of `untouched` before a thread of the library has looked.
 const NOT_LOOKED: u64 = u64::MAX;
 /// Bytes that the heap may grow by until a look is out of date. Added to the bytes that could stay
@@ -333,10 +336,12 @@ impl<K: Prim> HugeHeap<K> {
         self.room.wants_look.load(Relaxed) && self.room.wants_look.swap(false, Relaxed)
     }
 
-    /// Returns true if the program may leave much of what it is given untouched. Freed memory
-    /// should not wait then: the blocks that take its place need less of it.
-    pub fn leaves_untouched(&self) -> bool {
-        self.is_unseen() || (MOST_UNTOUCHED + 1..NOT_LOOKED).contains(&self.room.untouched.load(Relaxed))
+    /// Returns true if the program leaves much of its blocks untouched, besides the `rounding`
+    /// thousandths that they have beyond what it has asked for. Freed memory should not wait then:
+    /// the blocks that take its place need less of it.
+    pub fn leaves_untouched(&self, rounding: u64) -> bool {
+        let most = MOST_UNTOUCHED.max(rounding + BEYOND_ROUNDING);
+        (most + 1..NOT_LOOKED).contains(&self.room.untouched.load(Relaxed))
     }
 
     /// Returns the committed bytes of the chunk at `region` beyond `present` bytes, which the
@@ -481,12 +486,13 @@ mod tests {
         assert_eq!(commit(80), BASE, "nothing is known yet");
         heap.note_untouched(1, 1);
         assert_eq!(commit(84), BASE, "half of it was not touched");
-        assert!(heap.leaves_untouched(), "so that nothing waits to be used again");
+        assert!(heap.leaves_untouched(0), "so that nothing waits to be used again");
+        assert!(!heap.leaves_untouched(490), "the rounding of blocks does not count");
         heap.note_untouched(1, 30);
-        assert!(!heap.leaves_untouched());
+        assert!(!heap.leaves_untouched(0));
         assert_eq!(commit(88), THP);
         assert_eq!(commit(112), BASE, "the program may have begun to leave memory untouched");
-        assert!(heap.leaves_untouched() && heap.wants_look() && !heap.wants_look());
+        assert!(heap.wants_look() && !heap.wants_look());
         // The bound is a sixteenth of what is present: more than all that follows.
         heap.note_untouched(0, 1 << 40);
         assert_eq!(commit(116), THP);

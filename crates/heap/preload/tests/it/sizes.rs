@@ -38,3 +38,26 @@ fn pages_that_threads_have_emptied_are_few_and_clean() {
         assert!(run.status.success(), "{heap}: {}: {}", run.status, text(&run.stderr));
     }
 }
+
+#[test]
+fn blocks_of_many_sizes_that_come_and_go_take_no_more_than_in_the_c_library() {
+    let Some(program) = program("sizes", "hundreds") else { return };
+    // The peak in bytes and the page faults.
+    let figures = |output: &std::process::Output| -> [u64; 2] {
+        assert!(output.status.success(), "{}: {}", output.status, text(&output.stderr));
+        let words: Vec<u64> =
+            text(&output.stdout).split_whitespace().map(|word| word.parse().unwrap()).collect();
+        words.try_into().expect("two figures")
+    };
+    for part in ["hundred", "hundreds"] {
+        let plain = figures(&std::process::Command::new(&program).arg(part).output().unwrap());
+        let ours = figures(&preloaded(&program, &[part], "auto"));
+        assert!(
+            ours[0] <= plain[0] * 21 / 20 + (4 << 20),
+            "{part}: peak {} bytes, plain {}",
+            ours[0],
+            plain[0]
+        );
+        assert!(ours[1] <= 4 * plain[1], "{part}: {} page faults, plain {}", ours[1], plain[1]);
+    }
+}
