@@ -38,13 +38,16 @@ def section(document):
         "",
         *(f"- `{one.name}`: {one.title}" for one in columns),
         "",
-        "| program | " + " | ".join(one.name for one in columns) + " |",
+        "| programs | " + " | ".join(one.name for one in columns) + " |",
         "|---|" + "---|" * len(columns),
     ]
     cells = {(row["program"], row["environment"]): row for row in rows}
+    # Programs with equal cells share a line.
+    alike = {}
     for program in dict.fromkeys(row["program"] for row in rows):
-        shown = [cell(cells.get((program, one.name))) for one in columns]
-        lines.append(f"| {program} | " + " | ".join(shown) + " |")
+        alike.setdefault(tuple(cell(cells.get((program, one.name))) for one in columns), []).append(program)
+    for shown, programs in alike.items():
+        lines.append(f"| {', '.join(programs)} | " + " | ".join(shown) + " |")
     differing = [sum(row["outcome"] == "failed" for row in rows if row["environment"] == one.name) for one in columns]
     lines.append("| *programs that differ* | " + " | ".join(map(str, differing)) + " |")
     count = {kind: sum(row["outcome"] == kind for row in rows) for kind in ("passed", "failed", "skipped")}
