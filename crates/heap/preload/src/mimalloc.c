@@ -205,14 +205,15 @@ static bool has_free(const mi_page_queue_t* queue) {
 
 // Returns true if a block of the queue needs a new page, as far as is seen without a search.
 static bool needs_page(const mi_theap_t* theap, const mi_page_queue_t* queue) {
-  const bool is_abandoned = mi_atomic_load_relaxed(&mi_theap_heap(theap)->abandoned_count[queue - theap->pages]) != 0;
-  return !has_free(queue) && !is_abandoned && (queue->first == NULL || !mi_page_is_expandable(queue->first));
+  if (has_free(queue) || (queue->first != NULL && mi_page_is_expandable(queue->first))) return false;
+  return mi_atomic_load_relaxed(&mi_theap_heap(theap)->abandoned_count[queue - theap->pages]) == 0;
 }
 
 // Returns the queue that a block of a class comes from: its own, or a larger one that has blocks.
-// Any number of medium blocks comes from free blocks of up to twice the size, instead of from a new
-// page: a program that replaces blocks of all sizes has some of each class. Blocks of the larger
-// class lie on the same alignment.
+// Medium blocks come from free blocks of up to twice the size, instead of from a new page: a
+// program that replaces blocks of all sizes has some of each class. Blocks of the larger class lie
+// on the same alignment. Once realloc(3) has moved a block to its own class, the thread no longer
+// does so for that class.
 static mi_page_queue_t* own_or_larger(mi_theap_t* theap, mi_page_queue_t* own) {
   uint8_t* const count = &borrowed[own - theap->pages];
   const size_t size = own->block_size;

@@ -166,7 +166,7 @@ void* megapage_realloc(void* p, size_t size) {
   const size_t usable = _mi_page_usable_size(page, p);
   const bool fits = (size <= usable);
   if (fits && mi_good_size(size) + usable / 8 >= usable) return p;
-  // A block that shrinks gets the size class of its new size, not a larger one, now and later.
+  // A block that fits and takes much more gets the size class of its new size, now and later.
   if (fits) borrowed[mi_bin(size)] = MOST_BORROWED;
   // A large block that grows may grow again.
   const bool may_grow = (!fits && size > MI_LARGE_MAX_OBJ_SIZE);

@@ -27,11 +27,11 @@
 #define COUNT_AFTER MI_MiB
 #define COUNT_SHARE 1024
 // More may wait, by this part of the bytes that went so far: they may have come again, over and
-// over. The increase is at most this many bytes, and this many thousandths of the committed bytes,
-// less those that the rounding of blocks takes.
+// over. The increase is at most this many bytes, or if it is more, this many thousandths of the
+// committed bytes, less those that the rounding of blocks takes.
 #define RESERVE_SHARE 16
 #define LEAST_MOST_RESERVE (2 * MI_MiB)
-#define MOST_RESERVE 30
+#define MOST_RESERVE 20
 // Once too much waits, this part of what may wait goes with the rest.
 #define AT_ONCE_SHARE 8
 
@@ -86,9 +86,9 @@ static void note_asked(size_t size) {
   if (size <= MI_MEDIUM_MAX_OBJ_SIZE) return;
   mi_atomic_add_relaxed(&asked, size);
   const size_t slices = mi_align_up(size, MI_ARENA_SLICE_SIZE);
-  if (mi_atomic_add_relaxed(&given, slices) < HALVED_FROM) return;
+  size_t now = mi_atomic_add_relaxed(&given, slices) + slices;
+  if (now < HALVED_FROM || !mi_atomic_cas_strong_acq_rel(&given, &now, now / 2)) return;
   mi_atomic_store_relaxed(&asked, mi_atomic_load_relaxed(&asked) / 2);
-  mi_atomic_store_relaxed(&given, mi_atomic_load_relaxed(&given) / 2);
 }
 
 // Returns the thousandths of linked bytes that large blocks have beyond what was asked for.
@@ -194,7 +194,7 @@ static size_t allowed_to_wait(size_t in_use, size_t committed, size_t most, size
   if (waits_on) return room;
   const size_t largest = mi_atomic_load_relaxed(&largest_freed);
   const size_t reserve = MOST_RESERVE - mi_min(rounding(), MOST_RESERVE);
-  const size_t most_reserve = LEAST_MOST_RESERVE + committed / ALL * reserve;
+  const size_t most_reserve = mi_max(LEAST_MOST_RESERVE, committed / ALL * reserve);
   most += mi_min(most_reserve, mi_atomic_load_relaxed(&sent_away) / RESERVE_SHARE);
   const size_t useful = mi_min(mi_min(LARGEST_TIMES * largest, most_waiting), most - mi_min(in_use, most));
   return mi_min(room, mi_max(always_waits(committed), useful));
@@ -258,14 +258,23 @@ static size_t immediate_purge_size(size_t slice_count) {
   mi_atomic_store_relaxed(&waiting_at_most, waiting - excess);
   if (excess > 0) waiting -= send_away(excess);
   const bool goes = (waiting > allowed);
-  if (goes) mi_atomic_add_relaxed(&sent_away, size);
+  if (goes) {
+    mi_atomic_add_relaxed(&sent_away, size);
+    mi_atomic_sub_relaxed(&waiting_at_most, mi_min(size, mi_atomic_load_relaxed(&waiting_at_most)));
+  }
   if (waiting > always_waits(now.committed) + MUCH && !waits_on) megapage_much_waits();
   return (goes ? 0 : SIZE_MAX);
 }
 
+// Bytes that are committed already of the range that the thread is about to commit. They count as
+// in use.
+static __thread size_t already_committed_bytes;
+
 // Makes room for `size` bytes that are about to be committed. Memory that waits was of no use for
 // them. It goes if both together would be more than was in use at once before.
 static void make_room(size_t size) {
+  const size_t already = already_committed_bytes;
+  already_committed_bytes = 0;
   static _Atomic(size_t) grown;
   static _Atomic(size_t) count_after = COUNT_AFTER;
   const size_t waiting = mi_atomic_load_relaxed(&waiting_at_most);
@@ -274,10 +283,12 @@ static void make_room(size_t size) {
   mi_atomic_store_relaxed(&grown, 0);
   const bytes_t now = count_bytes();
   mi_atomic_store_relaxed(&count_after, mi_max(COUNT_AFTER, now.committed / COUNT_SHARE));
-  // A part of the range may be committed already, so that it is among those in use.
   const size_t with_range = count_in_use(now.committed, now.waiting);
-  const size_t in_use = mi_max(with_range - mi_min(size, with_range), mi_atomic_load_relaxed(&linked));
+  const size_t in_use = mi_max(with_range - mi_min(already, with_range), mi_atomic_load_relaxed(&linked));
   const size_t allowed = allowed_to_wait(in_use + size, now.committed, raise(&most_in_use, in_use), size);
   if (now.waiting <= allowed) return;
-  mi_atomic_store_relaxed(&waiting_at_most, now.waiting - send_away(now.waiting - allowed + allowed / AT_ONCE_SHARE));
+  const size_t excess = mi_min(now.waiting - allowed + allowed / AT_ONCE_SHARE, now.waiting);
+  mi_atomic_store_relaxed(&count_at, allowed);
+  mi_atomic_store_relaxed(&waiting_at_most, now.waiting - excess);
+  send_away(excess);
 }

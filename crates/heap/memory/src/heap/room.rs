@@ -336,12 +336,13 @@ impl<K: Prim> HugeHeap<K> {
         self.room.wants_look.load(Relaxed) && self.room.wants_look.swap(false, Relaxed)
     }
 
-    /// Returns true if the program leaves much of its blocks untouched, besides the `rounding`
-    /// thousandths that they have beyond what it has asked for. Freed memory should not wait then:
-    /// the blocks that take its place need less of it.
+    /// Returns true if the program may leave much of its blocks untouched, besides the `rounding`
+    /// thousandths that they have beyond what it has asked for: by the last look, or because the
+    /// heap has grown too much since. Freed memory should not wait then: the blocks
+    /// that take its place need less of it.
     pub fn leaves_untouched(&self, rounding: u64) -> bool {
         let most = MOST_UNTOUCHED.max(rounding + BEYOND_ROUNDING);
-        (most + 1..NOT_LOOKED).contains(&self.room.untouched.load(Relaxed))
+        self.is_unseen() || (most + 1..NOT_LOOKED).contains(&self.room.untouched.load(Relaxed))
     }
 
     /// Returns the committed bytes of the chunk at `region` beyond `present` bytes, which the
@@ -492,7 +493,7 @@ mod tests {
         assert!(!heap.leaves_untouched(0));
         assert_eq!(commit(88), THP);
         assert_eq!(commit(112), BASE, "the program may have begun to leave memory untouched");
-        assert!(heap.wants_look() && !heap.wants_look());
+        assert!(heap.leaves_untouched(0) && heap.wants_look() && !heap.wants_look());
         // The bound is a sixteenth of what is present: more than all that follows.
         heap.note_untouched(0, 1 << 40);
         assert_eq!(commit(116), THP);
