@@ -24,7 +24,11 @@ extern int megapage_system_mprotect(void* address, size_t size, int protection);
 #include "mimalloc/internal.h"
 #include "mimalloc/prim.h"
 
+// Ours also wants to know how much of the range is committed already.
+static int commit_rest(void* addr, size_t size, size_t already, bool* is_zero);
+#define _mi_prim_commit(addr, size, is_zero) commit_rest(addr, size, stat_already_committed, is_zero)
 #include "prim/os.c"
+#undef _mi_prim_commit
 
 #define _mi_prim_mem_init upstream_prim_mem_init
 #define _mi_prim_alloc static __attribute__((unused)) upstream_prim_alloc
@@ -513,7 +517,7 @@ int _mi_prim_alloc(void* hint_addr, size_t size, size_t try_alignment, bool comm
   // time.
   *is_large = false;
   if (other_pages) return plain_alloc(size, try_alignment, commit, is_zero, addr);
-  if (commit) make_room(size);
+  if (commit) make_room(size, 0);
   const int error = megapage_reserve(size, try_alignment, commit, is_zero, addr);
   if mi_likely(error != ENOMEM) return error;
   free_unused();
@@ -525,9 +529,9 @@ int _mi_prim_free(void* addr, size_t size) {
   return size == 0 ? 0 : megapage_release(addr, size);
 }
 
-int _mi_prim_commit(void* addr, size_t size, bool* is_zero) {
+static int commit_rest(void* addr, size_t size, size_t already, bool* is_zero) {
   if (other_pages) return upstream_prim_commit(addr, size, is_zero);
-  make_room(size);
+  make_room(size, already);
   const size_t threads = mi_atomic_load_relaxed(&_mi_subproc_main()->thread_count);
   const int error = megapage_commit(addr, size, threads, is_zero);
   if mi_likely(error != ENOMEM) return error;

@@ -234,6 +234,15 @@ static size_t send_away(size_t bytes) {
   return _mi_size_of_slices(gone);
 }
 
+// Sends away what exceeds the bytes that may wait, at most `free` bytes. Returns the bytes that
+// still wait. Other threads count what is being sent as gone: each would send away as much.
+static size_t send_excess(size_t waiting, size_t allowed, size_t free) {
+  const size_t excess = (waiting > allowed ? mi_min(waiting - allowed + allowed / AT_ONCE_SHARE, free) : 0);
+  mi_atomic_store_relaxed(&count_at, allowed);
+  mi_atomic_store_relaxed(&waiting_at_most, waiting - excess);
+  return (excess > 0 ? waiting - send_away(excess) : waiting);
+}
+
 // Returns the size from which on a range is purged at once that is just being freed: 0 for now,
 // SIZE_MAX for later. The range has `slice_count` committed slices. Upstream asks this in one
 // place, where it has an option.
@@ -248,15 +257,10 @@ static size_t immediate_purge_size(size_t slice_count) {
 
   // This range is not marked as free yet.
   const bytes_t now = count_bytes();
-  size_t waiting = now.waiting + size;
-  const size_t in_use = count_in_use(now.committed, waiting);
+  const size_t in_use = count_in_use(now.committed, now.waiting + size);
   const size_t allowed = allowed_to_wait(in_use, now.committed, raise(&most_in_use, in_use + size), 0);
-  // Other ranges go first: this one may be asked for again at once. Other threads count them as
-  // gone from now on: each would send away as much.
-  const size_t excess = (waiting > allowed ? mi_min(waiting - allowed + allowed / AT_ONCE_SHARE, now.waiting) : 0);
-  mi_atomic_store_relaxed(&count_at, allowed);
-  mi_atomic_store_relaxed(&waiting_at_most, waiting - excess);
-  if (excess > 0) waiting -= send_away(excess);
+  // Other ranges go first: this one may be asked for again at once.
+  const size_t waiting = send_excess(now.waiting + size, allowed, now.waiting);
   const bool goes = (waiting > allowed);
   if (goes) {
     mi_atomic_add_relaxed(&sent_away, size);
@@ -266,15 +270,10 @@ static size_t immediate_purge_size(size_t slice_count) {
   return (goes ? 0 : SIZE_MAX);
 }
 
-// Bytes that are committed already of the range that the thread is about to commit. They count as
-// in use.
-static __thread size_t already_committed_bytes;
-
-// Makes room for `size` bytes that are about to be committed. Memory that waits was of no use for
-// them. It goes if both together would be more than was in use at once before.
-static void make_room(size_t size) {
-  const size_t already = already_committed_bytes;
-  already_committed_bytes = 0;
+// Makes room for `size` bytes that are about to be committed. `already` bytes of them are
+// committed, and count as in use. Memory that waits was of no use for them. It goes if both
+// together would be more than was in use at once before.
+static void make_room(size_t size, size_t already) {
   static _Atomic(size_t) grown;
   static _Atomic(size_t) count_after = COUNT_AFTER;
   const size_t waiting = mi_atomic_load_relaxed(&waiting_at_most);
@@ -286,9 +285,5 @@ static void make_room(size_t size) {
   const size_t with_range = count_in_use(now.committed, now.waiting);
   const size_t in_use = mi_max(with_range - mi_min(already, with_range), mi_atomic_load_relaxed(&linked));
   const size_t allowed = allowed_to_wait(in_use + size, now.committed, raise(&most_in_use, in_use), size);
-  if (now.waiting <= allowed) return;
-  const size_t excess = mi_min(now.waiting - allowed + allowed / AT_ONCE_SHARE, now.waiting);
-  mi_atomic_store_relaxed(&count_at, allowed);
-  mi_atomic_store_relaxed(&waiting_at_most, now.waiting - excess);
-  send_away(excess);
+  if (now.waiting > allowed) send_excess(now.waiting, allowed, now.waiting);
 }

@@ -153,6 +153,6 @@ static void hundred(void) { come_and_go(100); }
 static void hundreds(void) { come_and_go(300); }
 
 int main(int count, char** words) {
-  static const Part parts[] = {{"classes", classes}, {"hundred", hundred}, {"hundreds", hundreds}, {"few", few}, {"large", large}, {"pages", pages}, {"replaced", replaced}, {"together", together}, {NULL, NULL}};
+  static const Part parts[] = {{"classes", classes}, {"few", few}, {"hundred", hundred}, {"hundreds", hundreds}, {"large", large}, {"pages", pages}, {"replaced", replaced}, {"together", together}, {NULL, NULL}};
   return run_part(count, words, parts);
 }

@@ -338,8 +338,8 @@ impl<K: Prim> HugeHeap<K> {
 
     /// Returns true if the program may leave much of its blocks untouched, besides the `rounding`
     /// thousandths that they have beyond what it has asked for: by the last look, or because the
-    /// heap has grown too much since. Freed memory should not wait then: the blocks
-    /// that take its place need less of it.
+    /// heap has grown too much since. Freed memory should not wait then: the blocks that take its
+    /// place need less of it.
     pub fn leaves_untouched(&self, rounding: u64) -> bool {
         let most = MOST_UNTOUCHED.max(rounding + BEYOND_ROUNDING);
         self.is_unseen() || (most + 1..NOT_LOOKED).contains(&self.room.untouched.load(Relaxed))
