@@ -8,7 +8,7 @@ use std::ffi::OsString;
 /// A removed command or option.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gone {
-    /// The command, of one or two words.
+    /// The command, of one or two words, or commands with `|` between them.
     command: &'static str,
     what: What,
     /// The replacement, in one sentence.
@@ -32,14 +32,12 @@ const fn gone(command: &'static str, what: What, instead: &'static str) -> Gone 
 }
 
 const LABORATORY: &str = "megapage-lab in the source tree (make lab) has the benches of allocators.";
-const TRACKER: &str = "the best tracker of this kernel is used.";
 
 /// Everything that was removed.
 pub const GONE: &[Gone] = &[
     gone("run", Flag("--fix"), "megapage run --dry-run prints the line that adds the pages."),
     gone("run", Flag("--text-map"), "--text file moves code that perf finds the names of."),
-    gone("run", Value("--shm", "1g"), "--shm 2m takes pages of the pool."),
-    gone("enable", Value("--shm", "1g"), "--shm 2m takes pages of the pool."),
+    gone("run|enable", Value("--shm", "1g"), "--shm 2m takes pages of the pool."),
     gone("trial", WithValue("--error"), "the interval holds in 95 of 100 trials."),
     gone("reclaim", WithValue("--timeout"), "each process takes at most 10 seconds."),
     gone("prime", WithValue("--mapped-by"), "megapage prime takes PIDs, such as those of pgrep."),
@@ -54,12 +52,8 @@ pub const GONE: &[Gone] = &[
     gone("bench startup", Whole, LABORATORY),
     gone("bench access", Whole, LABORATORY),
     gone("map", WithValue("--svg"), "map prints the picture as text; --json has every region."),
-    gone("map", Value("--tracker", "damon-virtual"), TRACKER),
-    gone("top", Value("--tracker", "damon-virtual"), TRACKER),
-    gone("advise", Value("--tracker", "damon-virtual"), TRACKER),
-    gone("map", Value("--tracker", "smaps"), TRACKER),
-    gone("top", Value("--tracker", "smaps"), TRACKER),
-    gone("advise", Value("--tracker", "smaps"), TRACKER),
+    gone("map|top|advise", Value("--tracker", "damon-virtual"), "the best tracker of this kernel is used."),
+    gone("map|top|advise", Value("--tracker", "smaps"), "the best tracker of this kernel is used."),
     gone("top", Flag("--numa"), "top shows up to four nodes always."),
     gone("top", Flag("-n"), "top shows up to four nodes always."),
     gone("top", Flag("--reverse"), "press r."),
@@ -71,46 +65,38 @@ pub const GONE: &[Gone] = &[
     gone("remap align", Whole, "megapage run --text thp moves code as is; see megapage remap check."),
 ];
 
-/// Command line arguments without removed options.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Kept {
-    /// The arguments to parse.
-    pub arguments: Vec<OsString>,
-    /// One line for each option that was taken out.
-    pub warnings: Vec<String>,
-}
-
-/// Takes the options of `table` out of `arguments`, which begin with the program's name. A removed
-/// command is an error that names the replacement. `commands` builds the present commands.
+/// Takes the options of `table` out of `arguments`, which begin with the program's name. Returns
+/// the other arguments, and one warning for each option that was taken out. A removed command is an
+/// error that names the replacement. `commands` builds the present commands.
 pub fn take_out(
     table: &[Gone],
     commands: impl FnOnce() -> Command,
     arguments: Vec<OsString>,
-) -> Result<Kept, String> {
+) -> Result<(Vec<OsString>, Vec<String>), String> {
     let word = |index: usize| arguments.get(index).and_then(|word| word.to_str()).unwrap_or_default();
     let two_words = format!("{} {}", word(1), word(2));
-    let of_command = |gone: &&Gone| [word(1), &two_words].contains(&gone.command);
+    let of_command = |gone: &&Gone| gone.command.split('|').any(|it| it == word(1) || it == two_words);
     let entries: Vec<&Gone> = table.iter().filter(of_command).collect();
     if let Some(gone) = entries.iter().find(|gone| matches!(gone.what, Whole)) {
         return Err(format!("{} is gone: {}", gone.command, gone.instead));
     }
     let is_gone = |at: usize| entries.iter().any(|gone| gone.words(&arguments[at..]).is_some());
     if !(0..arguments.len()).any(is_gone) {
-        return Ok(Kept { arguments, warnings: Vec::new() });
+        return Ok((arguments, Vec::new()));
     }
     let commands = commands();
     let command = commands.find_subcommand(word(1)).map(|it| it.find_subcommand(word(2)).unwrap_or(it));
-    let mut kept = Kept::default();
+    let (mut kept, mut warnings) = (Vec::new(), Vec::new());
     let mut rest = &arguments[..];
     while let Some(argument) = rest.first() {
-        let is_own = kept.arguments.len() < 2 || !ends_own(command, argument);
+        let is_own = kept.len() < 2 || !ends_own(command, argument);
         let gone = entries.iter().find_map(|gone| Some((gone, gone.words(rest)?)));
         let words = match gone {
             _ if !is_own => rest.len(),
             Some((gone, words)) => {
                 let warning = format!("warning: {} is gone: {}", gone.name(), gone.instead);
-                if !kept.warnings.contains(&warning) {
-                    kept.warnings.push(warning);
+                if !warnings.contains(&warning) {
+                    warnings.push(warning);
                 }
                 rest = &rest[words..];
                 continue;
@@ -118,10 +104,10 @@ pub fn take_out(
             None if takes_value(command, argument) => rest.len().min(2),
             None => 1,
         };
-        kept.arguments.extend_from_slice(&rest[..words]);
+        kept.extend_from_slice(&rest[..words]);
         rest = &rest[words..];
     }
-    Ok(kept)
+    Ok((kept, warnings))
 }
 
 /// Returns true for `--`, and for the program of a command that starts one: the following arguments
@@ -175,7 +161,7 @@ mod tests {
         gone("remap align", Whole, "use run --text."),
         gone("run", Flag("--fix"), "size the pool."),
         gone("run", WithValue("--argv0"), "use exec -a."),
-        gone("map", Value("--tracker", "damon"), "leave it out."),
+        gone("top|map", Value("--tracker", "damon"), "leave it out."),
     ];
 
     fn commands() -> Command {
@@ -188,9 +174,9 @@ mod tests {
     /// Returns the remaining line, and the warnings.
     fn left(line: &str) -> (String, Vec<String>) {
         let arguments = line.split(' ').map(OsString::from).collect();
-        let kept = take_out(TABLE, commands, arguments).unwrap();
-        let words: Vec<&str> = kept.arguments.iter().map(|it| it.to_str().unwrap()).collect();
-        (words.join(" "), kept.warnings)
+        let (kept, warnings) = take_out(TABLE, commands, arguments).unwrap();
+        let words: Vec<&str> = kept.iter().map(|it| it.to_str().unwrap()).collect();
+        (words.join(" "), warnings)
     }
 
     #[test]
@@ -238,8 +224,9 @@ mod tests {
     #[test]
     fn nothing_that_stands_in_the_table_is_there_still() {
         let commands = <crate::Cli as clap::CommandFactory>::command();
-        for gone in GONE {
-            let mut words = gone.command.split(' ');
+        let each = GONE.iter().flat_map(|gone| gone.command.split('|').map(move |command| (gone, command)));
+        for (gone, command) in each {
+            let mut words = command.split(' ');
             let first = commands.find_subcommand(words.next().unwrap());
             let found = words.next().map_or(first, |word| first.and_then(|it| it.find_subcommand(word)));
             let has = |option: &str| {

@@ -79,15 +79,15 @@ enum Command {
 /// possible. `run` has its own statuses (see [`run`]).
 fn main() -> ExitCode {
     output::fit_terminal();
-    let kept = match gone::take_out(gone::GONE, Cli::command, std::env::args_os().collect()) {
+    let (words, warnings) = match gone::take_out(gone::GONE, Cli::command, std::env::args_os().collect()) {
         Ok(kept) => kept,
         Err(where_it_went) => {
             output::say(where_it_went);
             return ExitCode::from(2);
         }
     };
-    kept.warnings.iter().for_each(output::say);
-    let command = match Cli::try_parse_from(kept.arguments) {
+    warnings.iter().for_each(output::say);
+    let command = match Cli::try_parse_from(words) {
         Ok(cli) => cli.command,
         Err(error) => return refuse(&error),
     };

@@ -35,12 +35,12 @@ use self::group::Group;
 use self::hugetlb::{Dry, Fit};
 use self::room::{Chain, Fresh, Headroom};
 use crate::chunk::{BASE, Chunk, Mapping, masks, slice_mask};
-use crate::config::Config;
+use crate::config::{Config, Heap};
 use crate::ledger::{Backing, FallBack, Ledger};
 use crate::prim::{Kernel, Prim};
 use crate::span::{Span, Spans};
 use megapage_inside::{Borrowed, Errno, ErrnoGuard, Guarded, Lock, Locked, Owned, Reservation, SharedWords};
-use megapage_units::{BASE_PAGE, HUGE_1G, HUGE_2M, HugePage};
+use megapage_units::{BASE_PAGE, HUGE_1G, HUGE_2M, HugePage, PageSize};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -116,15 +116,13 @@ impl Commit {
     }
 }
 
-/// Result of [`HugeHeap::reserve`].
+/// Result of [`HugeHeap::reserve`]. The memory is zero.
 #[derive(Debug)]
 pub struct Reserved {
     /// Addresses that are reserved so far, for [`HugeHeap::release`].
     pub range: Reservation,
     /// Addresses that may be committed: as many bytes as [`HugeHeap::reserved_len`] says.
     pub all: Guarded,
-    /// True if the memory is known to be zero.
-    pub clean: bool,
 }
 
 impl HugeHeap {
@@ -244,7 +242,7 @@ impl<K: Prim> HugeHeap<K> {
         }
         self.ledger().spans(span.range.start() as u64, span.range.end() as u64);
         match self.spans.with(|spans| spans.insert(span)) {
-            Ok(()) => Ok(Reserved { range: owner, all: range, clean: true }),
+            Ok(()) => Ok(Reserved { range: owner, all: range }),
             Err(span) => {
                 let _ = self.release_span(span, owner);
                 self.reserve_untracked(whole, alignment, commit)
@@ -252,14 +250,30 @@ impl<K: Prim> HugeHeap<K> {
         }
     }
 
-    /// Reserves a range without chunks: one of the allocator's own tables, or one more than the
-    /// table of spans holds.
+    /// Returns true if [`HugeHeap::reserve_apart`] is the place of a large object that is to be
+    /// zero (calloc(3)), of which the program may touch a few pages. Returns false if the user has
+    /// asked for huge pages, or if a pool has some.
+    pub fn puts_zeros_apart(&self) -> bool {
+        let none_in = |size| self.kernel.hugetlb_available(size).unwrap_or(0) == 0;
+        let no_pages = || !self.has_broker() && none_in(PageSize::HUGE_2M) && none_in(PageSize::HUGE_1G);
+        self.spares() && (self.config().heap != Heap::Auto || no_pages())
+    }
+
+    /// Does [`HugeHeap::reserve`] as the C library does for large objects: the range has no chunks.
+    /// It becomes huge as the program's own mappings do.
+    pub fn reserve_apart(&self, len: usize, alignment: usize, commit: bool) -> Result<Reserved, Errno> {
+        let _errno = ErrnoGuard::save();
+        self.reserve_untracked(HugeHeap::reserved_len(len), alignment.max(HUGE_2M), commit)
+    }
+
+    /// Reserves a range without chunks: an object apart, one of the allocator's own tables, or one
+    /// more than the table of spans holds.
     fn reserve_untracked(&self, len: usize, alignment: usize, commit: bool) -> Result<Reserved, Errno> {
         let (range, all) = self.find_addresses(len, len, alignment)?;
         if commit {
             self.kernel.open(&range)?;
         }
-        Ok(Reserved { range, all, clean: true })
+        Ok(Reserved { range, all })
     }
 
     /// Reserves the first `first` of `len` bytes. None of the `len` bytes belongs to a span, even

@@ -10,7 +10,7 @@ use crate::threads::{self, Started};
 use crate::{HEAP, MAPPED, SHARED, mappings};
 use megapage_inside::leave_descriptors;
 use megapage_inside::program_memory::is_confined;
-use megapage_memory::{Backing, Collapser};
+use megapage_memory::{Collapser, LARGE_BLOCK};
 use std::os::raw::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -37,8 +37,6 @@ const WOKEN: (Duration, u32) = (Duration::from_millis(10), 20);
 const WOKEN_GROWN: (Duration, u32) = (Duration::from_millis(5), 5);
 /// Bytes from which on a heap may have a thread.
 const HEAP_AT: u64 = 32 << 20;
-/// Bytes on base pages that such a heap must have: those that every heap begins with.
-const HEAP_ON_BASE: u64 = 4 << 20;
 /// Bytes committed on base pages from which on they may still be filled.
 const HEAP_MAY_FILL: u64 = 16 << 20;
 /// Bytes by which resident memory must be larger to count as grown.
@@ -65,8 +63,7 @@ pub fn consider_later(bytes: usize) {
     if HEAP.wants_look() && RUNNING.load(Relaxed) && !is_confined() {
         threads::wake();
     }
-    let ledger = HEAP.ledger();
-    let is_worth_it = || HEAP.size() >= HEAP_AT && ledger.held(Backing::Base) >= HEAP_ON_BASE;
+    let is_worth_it = || bytes >= LARGE_BLOCK || HEAP.size() >= HEAP_AT;
     if grown >= AGAIN && !RUNNING.load(Relaxed) && is_worth_it() && mappings::is_active() {
         NEXT.store(AGAIN, Relaxed);
         threads::want();

@@ -76,12 +76,16 @@ extern bool megapage_has_addresses(size_t size);
 // While addresses are few, larger blocks come from the system. Small blocks do so once this many
 // addresses are not left.
 #define LARGEST_IN_LEAST_ARENA (4 * MI_MiB)
+// Defined in primitives.rs: true if a block of `size` bytes of zeros lies apart from the arenas.
+extern bool megapage_puts_apart(size_t size);
+// True while the calling thread wants a block that lies apart from the arenas.
+static __thread bool apart;
 // Returns the value of an option. The first arena is always the smallest: a small program does not
 // touch the tables of a large one.
 static size_t arena_option(mi_option_t option) {
   const size_t usual = mi_option_get_size(option);
   const bool few = mi_atomic_load_relaxed(&few_addresses);
-  if (option != mi_option_arena_reserve) return (few ? LARGEST_IN_LEAST_ARENA : usual);
+  if (option != mi_option_arena_reserve) return (few || apart ? LARGEST_IN_LEAST_ARENA : usual);
   if (few) return (megapage_has_addresses(LARGEST_IN_LEAST_ARENA + 2 * MI_MiB) ? LEAST_ARENA : 0);
   return (mi_atomic_load_relaxed(&_mi_subproc_main()->arena_count) == 0 ? LEAST_ARENA : usual);
 }
@@ -243,6 +247,7 @@ static void collect(mi_theap_t* theap, bool force) {
 }
 static void* malloc_shared(const mi_theap_t* theap, size_t size, bool zero, mi_page_t** page);
 #define TRY_SHARED \
+  apart = zero && !other_pages && megapage_puts_apart(size); \
   void* const shared = (huge_alignment == 0 ? malloc_shared(theap, size, zero, ppage) : NULL); \
   if (shared != NULL) return shared;
 static mi_page_queue_t* queue_for(mi_theap_t* theap, size_t size) {
@@ -350,7 +355,7 @@ static void collect_pages(mi_theap_t* theap) {
 
 // Defined in primitives.rs.
 extern void megapage_configure(void);
-extern int megapage_reserve(size_t size, size_t alignment, bool commit, bool* is_zero, void** addr);
+extern int megapage_reserve(size_t size, size_t alignment, bool commit, bool apart, bool* is_zero, void** addr);
 extern int megapage_release(void* addr, size_t size);
 extern int megapage_commit(void* addr, size_t size, size_t threads, bool* is_zero);
 extern int megapage_decommit(void* addr, size_t size, bool* needs_recommit);
@@ -518,10 +523,10 @@ int _mi_prim_alloc(void* hint_addr, size_t size, size_t try_alignment, bool comm
   *is_large = false;
   if (other_pages) return plain_alloc(size, try_alignment, commit, is_zero, addr);
   if (commit) make_room(size, 0);
-  const int error = megapage_reserve(size, try_alignment, commit, is_zero, addr);
+  const int error = megapage_reserve(size, try_alignment, commit, apart, is_zero, addr);
   if mi_likely(error != ENOMEM) return error;
   free_unused();
-  return megapage_reserve(size, try_alignment, commit, is_zero, addr);
+  return megapage_reserve(size, try_alignment, commit, apart, is_zero, addr);
 }
 
 int _mi_prim_free(void* addr, size_t size) {

@@ -6,9 +6,9 @@
 
 #![allow(unsafe_code)]
 
-use crate::{HEAP, collapser, lifecycle, limits, returner};
+use crate::{HEAP, MAPPED, collapser, lifecycle, limits, returner};
 use megapage_inside::{Borrowed, ErrnoGuard, Owned, Reservation, call, has_addresses, program_memory};
-use megapage_memory::HugeHeap;
+use megapage_memory::{HugeHeap, LARGE_BLOCK};
 use std::os::raw::{c_int, c_long, c_void};
 
 /// Configures the library. Called once, before anything else here, when mimalloc initialises: at
@@ -60,7 +60,13 @@ pub unsafe extern "C" fn megapage_system_mprotect(
     unsafe { program_memory::system_mprotect(address, size, protection) }
 }
 
-/// Reserves (and commits) `size` bytes. Returns 0 or an errno.
+/// Returns true if a block of `size` bytes that is to be zero lies apart from the arenas.
+#[unsafe(no_mangle)]
+extern "C" fn megapage_puts_apart(size: usize) -> bool {
+    size >= LARGE_BLOCK && HEAP.puts_zeros_apart()
+}
+
+/// Reserves (and commits) `size` bytes, for an arena or for a block `apart`. Returns 0 or an errno.
 ///
 /// # Safety
 /// `is_zero` and `address` must be valid for writing, as prim.h promises.
@@ -69,17 +75,19 @@ unsafe extern "C" fn megapage_reserve(
     size: usize,
     alignment: usize,
     commit: bool,
+    apart: bool,
     is_zero: *mut bool,
     address: *mut *mut c_void,
 ) -> c_int {
-    match HEAP.reserve(size, alignment, commit) {
+    let reserve = if apart { HugeHeap::reserve_apart } else { HugeHeap::reserve };
+    match reserve(&HEAP, size, alignment, commit) {
         Ok(reserved) => {
             if commit {
                 collapser::consider_later(size);
             }
             // SAFETY: valid for writing, by the contract.
             unsafe {
-                *is_zero = reserved.clean;
+                *is_zero = true;
                 *address = reserved.range.keep().start() as *mut c_void;
             }
             0
@@ -95,6 +103,8 @@ unsafe extern "C" fn megapage_reserve(
 /// Releases a range of `megapage_reserve`. Returns 0 or an errno.
 #[unsafe(no_mangle)]
 extern "C" fn megapage_release(address: *mut c_void, size: usize) -> c_int {
+    // A block apart may be advised.
+    MAPPED.unmapping(address as usize, HugeHeap::reserved_len(size));
     // SAFETY: the allocator hands back what it was given, once.
     let range = unsafe { Reservation::of_allocator(address as usize, HugeHeap::reserved_len(size)) };
     HEAP.release(range).map_or_else(|errno| errno.0, |()| 0)

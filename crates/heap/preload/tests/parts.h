@@ -38,3 +38,14 @@ static long status(const char* field) {
 static long status_bytes(const char* field) {
   return status(field) << 10;
 }
+
+// Returns the bytes of AnonHugePages in smaps_rollup.
+static long huge_bytes(void) {
+  char line[256];
+  long value = 0;
+  FILE* const file = fopen("/proc/self/smaps_rollup", "r");
+  CHECK(file != NULL, "no smaps_rollup");
+  while (fgets(line, sizeof line, file) != NULL) sscanf(line, "AnonHugePages: %ld", &value);
+  fclose(file);
+  return value << 10;
+}

@@ -129,6 +129,12 @@ static void replaced(void) {
   CHECK(taken <= (200 << 10), "each thread took %ld bytes for 78 KiB", taken);
 }
 
+static void print_usage(void) {
+  struct rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  printf("%ld %ld\n", status_bytes("VmHWM"), usage.ru_minflt);
+}
+
 // Replaces one of `count` blocks of 84 to 512 KiB, over and over, and prints the peak in bytes and
 // the page faults.
 static void come_and_go(size_t count) {
@@ -144,15 +150,38 @@ static void come_and_go(size_t count) {
     free(*block);
     memset(*block = malloc(size), 1, size);
   }
-  struct rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  printf("%ld %ld\n", status_bytes("VmHWM"), usage.ru_minflt);
+  print_usage();
 }
 
 static void hundred(void) { come_and_go(100); }
 static void hundreds(void) { come_and_go(300); }
 
+// Touches one page of each MiB of a large block of zeros, over and over, and prints the peak in
+// bytes and the page faults.
+static void zeros(void) {
+  enum { BYTES = 200 << 20 };
+  for (int round = 0; round < 10; round++) {
+    char* const block = calloc(1, BYTES);
+    for (size_t at = 0; at < BYTES; at += 1 << 20) block[at] = 1;
+    free(block);
+  }
+  print_usage();
+}
+
+// Fills a large block of zeros, and waits until most of it is on huge pages.
+static void filled(void) {
+  enum { BYTES = 512 << 20 };
+  char* const block = calloc(1, BYTES);
+  memset(block, 1, BYTES);
+  long huge = 0;
+  for (int look = 0; look < 200 && huge < BYTES / 10 * 9; look++) {
+    usleep(100000);
+    huge = huge_bytes();
+  }
+  CHECK(huge >= BYTES / 10 * 9, "%ld bytes of %d are huge", huge, BYTES);
+}
+
 int main(int count, char** words) {
-  static const Part parts[] = {{"classes", classes}, {"few", few}, {"hundred", hundred}, {"hundreds", hundreds}, {"large", large}, {"pages", pages}, {"replaced", replaced}, {"together", together}, {NULL, NULL}};
+  static const Part parts[] = {{"classes", classes}, {"few", few}, {"filled", filled}, {"hundred", hundred}, {"hundreds", hundreds}, {"large", large}, {"pages", pages}, {"replaced", replaced}, {"together", together}, {"zeros", zeros}, {NULL, NULL}};
   return run_part(count, words, parts);
 }

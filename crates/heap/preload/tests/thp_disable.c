@@ -11,17 +11,6 @@ enum { SIZE = 96 << 20, HUGE = 2 << 20 };
 // True if huge pages are expected: the second argument.
 static int wanted;
 
-// Returns the bytes of AnonHugePages in smaps_rollup.
-static long huge_bytes(void) {
-  char line[256];
-  long value = 0;
-  FILE* const file = fopen("/proc/self/smaps_rollup", "r");
-  CHECK(file != NULL, "no smaps_rollup");
-  while (fgets(line, sizeof line, file) != NULL) sscanf(line, "AnonHugePages: %ld", &value);
-  fclose(file);
-  return value << 10;
-}
-
 static void switch_off(void) {
   CHECK(prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) == 0, "they are off already");
   CHECK(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0, "not switched off: %s", strerror(errno));

@@ -165,6 +165,24 @@ fn the_chain_has_pages_of_1_gib_for_large_memory_and_on_request() {
 }
 
 #[test]
+fn large_objects_of_zeros_lie_apart_unless_huge_pages_are_asked_for_or_a_pool_has_some() {
+    let apart = |heap, spares, pool, gigantic| {
+        let model = Model { pool: Cell::new(pool), gigantic: Cell::new(gigantic), ..Model::new() };
+        let with = HugeHeap::on(model);
+        with.configure(Config { heap, spares, ..Config::DEFAULT });
+        with.puts_zeros_apart()
+    };
+    assert!(apart(Heap::Auto, false, 0, 0) && apart(Heap::Thp, true, 5, 5));
+    assert!(!apart(Heap::Auto, false, 5, 0) && !apart(Heap::Auto, false, 0, 5));
+    assert!(!apart(Heap::Thp, false, 0, 0) && !apart(Heap::None, false, 0, 0));
+    let heap = HugeHeap::on(Model::new());
+    let object = heap.reserve_apart(5 * SLICE, SLICE, false).unwrap().range;
+    assert!(object.start().is_multiple_of(HUGE_2M) && heap.chunk_at(object.start()).is_none());
+    heap.commit(object.part(SLICE, 4 * SLICE)).unwrap();
+    assert_eq!((heap.release(object), heap.ledger().total_held()), (Ok(()), 0));
+}
+
+#[test]
 fn free_huge_pages_that_are_returned_may_be_taken_again() {
     let heap = HugeHeap::on(Model { free: Cell::new(2 * BYTES), ..Model::new() });
     heap.configure(Config::DEFAULT);
