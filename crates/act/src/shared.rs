@@ -222,7 +222,7 @@ fn why_misplaced(largest: &Mapping, bytes: u64) -> String {
     format!(
         "{} of shared memory ({}) cannot be mapped by huge pages: its address is {} beyond a multiple of 2 MiB and its offset \
          {}, and it cannot be moved while the program runs; with {file} at 'advise' before the program starts, the kernel places it right (and \
-         makes nothing huge that nobody asks for)",
+         makes only memory huge for which a program asks)",
         Bytes(bytes),
         megapage_units::shown::one_line(&largest.name),
         beyond(largest.range.start()),

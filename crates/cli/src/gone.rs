@@ -46,11 +46,7 @@ pub const GONE: &[Gone] = &[
     gone("profile", Whole, "rm -r /var/lib/megapage/profiles removes what earlier versions left."),
     gone("lend", Whole, "cp -a copies the command and its libraries (docs/containers.md)."),
     gone("simulate", Whole, "megapage-lab simulate in the source tree (make lab) has the modelled machine."),
-    gone("bench retrieval", Whole, LABORATORY),
-    gone("bench release", Whole, LABORATORY),
-    gone("bench idle", Whole, LABORATORY),
-    gone("bench startup", Whole, LABORATORY),
-    gone("bench access", Whole, LABORATORY),
+    gone("bench retrieval|bench release|bench idle|bench startup|bench access", Whole, LABORATORY),
     gone("map", WithValue("--svg"), "map prints the picture as text; --json has every region."),
     gone("map|top|advise", Value("--tracker", "damon-virtual"), "the best tracker of this kernel is used."),
     gone("map|top|advise", Value("--tracker", "smaps"), "the best tracker of this kernel is used."),
@@ -78,7 +74,8 @@ pub fn take_out(
     let of_command = |gone: &&Gone| gone.command.split('|').any(|it| it == word(1) || it == two_words);
     let entries: Vec<&Gone> = table.iter().filter(of_command).collect();
     if let Some(gone) = entries.iter().find(|gone| matches!(gone.what, Whole)) {
-        return Err(format!("{} is gone: {}", gone.command, gone.instead));
+        let name = if gone.command.contains(' ') { &two_words } else { word(1) };
+        return Err(format!("{name} is gone: {}", gone.instead));
     }
     let is_gone = |at: usize| entries.iter().any(|gone| gone.words(&arguments[at..]).is_some());
     if !(0..arguments.len()).any(is_gone) {

@@ -272,6 +272,6 @@ mod tests {
         report.judge(0, &[]);
         assert_eq!(report.error(), None);
         report.judge(7, &[]);
-        assert_eq!(report.error(), Some(1.0), "pages that nobody needs");
+        assert_eq!(report.error(), Some(1.0), "pages that no service needs");
     }
 }

@@ -1,4 +1,4 @@
-# title: what a report claims while promotion goes on, round after round, and of programs that nobody saw to their end
+# title: what a report claims while promotion goes on, round after round, and of programs whose end was not seen
 # kernels: x86-64 arm64
 # seconds: 400
 """Reports on demand (SIGUSR1), against smaps of that moment; --require with a launcher that was
@@ -89,7 +89,7 @@ with vm.Child("megapage", "run", "--heap", "thp", "--require", "--", "python3", 
     status = launcher.process.poll()
     errors.seek(0)
     said = errors.read()
-    vm.check(ROW, "growth that nobody saw is not passed", status in (125, -9), f"{status}: {said}", 125)
+    vm.check(ROW, "growth that was not seen is not passed", status in (125, -9), f"{status}: {said}", 125)
 errors.close()
 # A short program: whatever the status, the report has the samples that were taken.
 for number in range(6):

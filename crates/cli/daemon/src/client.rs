@@ -20,7 +20,7 @@ const MOST: usize = 16 << 20;
 pub enum ClientError {
     /// There is no socket, or no process listens there.
     #[error("no daemon answers on {path}: start one with megapage daemon, or give its socket")]
-    Nobody {
+    NoDaemon {
         /// The socket.
         path: PathBuf,
     },
@@ -67,7 +67,7 @@ pub fn get(socket: &Path, target: &str) -> Result<String, ClientError> {
 fn fetch(socket: &Path, target: &str, within: Duration) -> Result<String, ClientError> {
     let path = socket.to_path_buf();
     let failed = |source: io::Error| match source.kind() {
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => ClientError::Nobody { path: path.clone() },
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => ClientError::NoDaemon { path: path.clone() },
         _ => ClientError::Io { path: path.clone(), source },
     };
     let until = Instant::now() + within;

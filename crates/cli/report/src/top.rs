@@ -426,7 +426,7 @@ mod tests {
             (count("^redis"), count("^postgres$"), count("postgresql@15"), count("^99$")),
             (1, 1, 1, 1)
         );
-        assert_eq!((count(""), count("nobody-has-this")), (3, 0));
+        assert_eq!((count(""), count("no-such-process")), (3, 0));
     }
 
     #[test]

@@ -46,7 +46,7 @@ impl Daemon {
     fn look(&mut self) -> Result<(), ClientError> {
         let looked = look(&self.socket, DECISIONS, if self.named { NAMED_WITHIN } else { UNNAMED_WITHIN });
         self.note = match &looked {
-            Err(ClientError::Nobody { .. }) if !self.named => None,
+            Err(ClientError::NoDaemon { .. }) if !self.named => None,
             Err(error) => Some(error.to_string()),
             Ok(_) => None,
         };

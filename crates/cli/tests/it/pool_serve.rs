@@ -418,7 +418,7 @@ fn the_pool_is_grown_and_put_back_also_after_a_kill() {
     assert_eq!(broker.full()["added_pages"], 6);
     assert_eq!(persistent(), before + 6);
     broker.kill();
-    assert_eq!(persistent(), before + 6, "nobody was there to put it back");
+    assert_eq!(persistent(), before + 6, "no broker was there to put it back");
     let broker = Broker::start(&path, &["--stock", "4", "--extent", "4", "--keep", "--grow", "8"]);
     assert_eq!(broker.full()["added_pages"], 8, "what the former added counts");
     assert_eq!(persistent(), before + 8);

@@ -192,7 +192,7 @@ fn pooled(broker: &Broker, more: &[&str], words: &[&str]) -> (i32, Value, String
 
 /// Waits until no process holds pages of the broker, and its stock is full again.
 fn all_is_back(broker: &Broker) {
-    broker.wait("nobody has anything", |status| holders(status).is_empty());
+    broker.wait("no process has a page", |status| holders(status).is_empty());
     broker.full();
 }
 

@@ -279,6 +279,6 @@ mod tests {
         assert_eq!(means(|it| (it.need, it.giant) = (16 << 30, 0.95)), Means::Pool1g);
         assert_eq!(means(|it| it.giant = 0.95), Means::Pool2m, "a little of 1 GiB is not worth a pool");
         assert_eq!(means(|it| (it.shared, it.app) = (1.0, Some("postgres".into()))), Means::OwnSetting);
-        assert_eq!(means(|it| it.shared = 1.0), Means::Pool2m, "nobody knows its setting");
+        assert_eq!(means(|it| it.shared = 1.0), Means::Pool2m, "its setting is unknown");
     }
 }

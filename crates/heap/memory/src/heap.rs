@@ -35,7 +35,7 @@ use self::group::Group;
 use self::hugetlb::{Dry, Fit};
 use self::room::{Chain, Fresh, Headroom};
 use crate::chunk::{BASE, Chunk, Mapping, masks, slice_mask};
-use crate::config::{Config, Heap};
+use crate::config::{Config, Fork, Heap};
 use crate::ledger::{Backing, FallBack, Ledger};
 use crate::prim::{Kernel, Prim};
 use crate::span::{Span, Spans};
@@ -227,7 +227,7 @@ impl<K: Prim> HugeHeap<K> {
         let first = if !commit && (self.locked.load(Relaxed) || is_short()) { HUGE_2M } else { whole };
         // If a limit on addresses rules out 1 GiB alignment, 2 MiB alignment is enough.
         let reserve = |first, least| self.find_addresses(whole, first, alignment.max(least));
-        let (owner, range) =
+        let Reserved { range: owner, all: range } =
             reserve(first, span_alignment).or_else(|_| reserve(first, HUGE_2M)).or_else(|errno| {
                 if commit || !self.addresses_are_few() { Err(errno) } else { reserve(HUGE_2M, HUGE_2M) }
             })?;
@@ -252,11 +252,14 @@ impl<K: Prim> HugeHeap<K> {
 
     /// Returns true if [`HugeHeap::reserve_apart`] is the place of a large object that is to be
     /// zero (calloc(3)), of which the program may touch a few pages. Returns false if the user has
-    /// asked for huge pages, or if a pool has some.
+    /// asked for huge pages or for repairs after forks, if a broker or a pool has pages, or if the
+    /// object could not become huge later. Opens files.
     pub fn puts_zeros_apart(&self) -> bool {
         let none_in = |size| self.kernel.hugetlb_available(size).unwrap_or(0) == 0;
-        let no_pages = || !self.has_broker() && none_in(PageSize::HUGE_2M) && none_in(PageSize::HUGE_1G);
-        self.spares() && (self.config().heap != Heap::Auto || no_pages())
+        let no_pool = || none_in(PageSize::HUGE_2M) && none_in(PageSize::HUGE_1G);
+        let is_plain = self.spares() && self.config().fork == Fork::Auto && !self.has_broker();
+        let becomes_huge = || !self.kernel.is_confined() && self.kernel.scans_pagemap();
+        is_plain && becomes_huge() && (self.config().heap != Heap::Auto || no_pool())
     }
 
     /// Does [`HugeHeap::reserve`] as the C library does for large objects: the range has no chunks.
@@ -269,25 +272,20 @@ impl<K: Prim> HugeHeap<K> {
     /// Reserves a range without chunks: an object apart, one of the allocator's own tables, or one
     /// more than the table of spans holds.
     fn reserve_untracked(&self, len: usize, alignment: usize, commit: bool) -> Result<Reserved, Errno> {
-        let (range, all) = self.find_addresses(len, len, alignment)?;
+        let reserved = self.find_addresses(len, len, alignment)?;
         if commit {
-            self.kernel.open(&range)?;
+            self.kernel.open(&reserved.range)?;
         }
-        Ok(Reserved { range, all })
+        Ok(reserved)
     }
 
     /// Reserves the first `first` of `len` bytes. None of the `len` bytes belongs to a span, even
     /// if the span has given them up: it may take them again.
-    fn find_addresses(
-        &self,
-        len: usize,
-        first: usize,
-        alignment: usize,
-    ) -> Result<(Reservation, Guarded), Errno> {
+    fn find_addresses(&self, len: usize, first: usize, alignment: usize) -> Result<Reserved, Errno> {
         let find = |alignment| {
-            let (owner, range) = self.kernel.reserve_beginning(len, first, alignment)?;
+            let (range, all) = self.kernel.reserve_beginning(len, first, alignment)?;
             let is_given_up = self.spans.with(|spans| spans.find_any(range.start(), len)).is_some();
-            if is_given_up { Err(Errno::ENOMEM) } else { Ok((owner, range)) }
+            if is_given_up { Err(Errno::ENOMEM) } else { Ok(Reserved { range, all }) }
         };
         // The second place lies apart from all other mappings, also from those of the program and
         // its C library.
@@ -327,7 +325,8 @@ impl<K: Prim> HugeHeap<K> {
     pub fn commit(&self, part: Owned) -> Result<bool, Errno> {
         let _errno = ErrnoGuard::save();
         let Some(span) = self.spans.with(|spans| spans.find_any(part.start(), 1)) else {
-            self.kernel.open(&part)?;
+            let open = || self.kernel.open(&part);
+            open().or_else(|errno| if self.close_unused() { open() } else { Err(errno) })?;
             return Ok(false);
         };
         let (start, end) = (part.start() - span.range.start(), part.end() - span.range.start());

@@ -109,6 +109,9 @@ calls! {
     fn available_and_total() -> Option<(u64, u64)> = megapage_inside::memory_available_and_total();
     /// Returns the number of allocations of any process that have waited for compaction or reclaim.
     fn stalls() -> Option<u64> = room::stalls();
+    /// Returns true if the kernel tells which base pages of the process are present (from Linux
+    /// 6.7), so that its mappings become huge behind it.
+    fn scans_pagemap() -> bool = program::OwnPagemap::open().is_some_and(|pagemap| pagemap.scans());
     /// Returns the resident bytes of the process.
     fn own_resident() -> Option<u64> = megapage_inside::own_resident();
     /// Returns true if the kernel would grant a mapping of `len` bytes.

@@ -124,7 +124,7 @@ fn neighbouring_slices_are_committed_without_loss() {
             thread::spawn(move || {
                 shared.with(|| {
                     let chunk = Chunk::at(words, 0);
-                    assert!(chunk.commit(mask), "nobody else has used it");
+                    assert!(chunk.commit(mask), "no other thread has used it");
                     // No other thread has come between: a failed commit would take back only its
                     // own slices.
                     assert_eq!((chunk.added(), chunk.mapping()), (mask, Mapping::Mapped(Backing::Thp)));

@@ -59,12 +59,11 @@ pub fn consider(bytes: usize) {
 /// Notes that the heap has grown. It may have chunks on base pages that fill up, or may have grown
 /// too much since the last look. Called from within the allocator.
 pub fn consider_later(bytes: usize) {
-    let grown = grow(bytes);
     if HEAP.wants_look() && RUNNING.load(Relaxed) && !is_confined() {
         threads::wake();
     }
     let is_worth_it = || bytes >= LARGE_BLOCK || HEAP.size() >= HEAP_AT;
-    if grown >= AGAIN && !RUNNING.load(Relaxed) && is_worth_it() && mappings::is_active() {
+    if grow(bytes) >= AGAIN && !RUNNING.load(Relaxed) && is_worth_it() && mappings::is_active() {
         NEXT.store(AGAIN, Relaxed);
         threads::want();
     }

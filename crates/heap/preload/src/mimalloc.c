@@ -76,9 +76,21 @@ extern bool megapage_has_addresses(size_t size);
 // While addresses are few, larger blocks come from the system. Small blocks do so once this many
 // addresses are not left.
 #define LARGEST_IN_LEAST_ARENA (4 * MI_MiB)
-// Defined in primitives.rs: true if a block of `size` bytes of zeros lies apart from the arenas.
-extern bool megapage_puts_apart(size_t size);
-// True while the calling thread wants a block that lies apart from the arenas.
+// Defined in primitives.rs: true if large blocks of zeros lie apart from the arenas.
+extern bool megapage_puts_zeros_apart(void);
+// The program may touch little of a block of zeros of at least this size.
+#define LEAST_APART (32 * MI_MiB)
+// Returns true if a block of zeros lies apart. The answer needs files. They are read only once,
+// because other threads may rely on the numbers of the program's descriptors.
+static bool lies_apart(size_t size) {
+  enum { UNKNOWN, YES, NO };
+  static _Atomic(size_t) answer = UNKNOWN;
+  if (size < LEAST_APART || size > PTRDIFF_MAX) return false;
+  if (mi_atomic_load_relaxed(&answer) == UNKNOWN) mi_atomic_store_relaxed(&answer, megapage_puts_zeros_apart() ? YES : NO);
+  return mi_atomic_load_relaxed(&answer) == YES;
+}
+// True while the calling thread wants a block that lies apart from the arenas. The first memory
+// that mimalloc then asks for is the block's.
 static __thread bool apart;
 // Returns the value of an option. The first arena is always the smallest: a small program does not
 // touch the tables of a large one.
@@ -246,8 +258,9 @@ static void collect(mi_theap_t* theap, bool force) {
   mi_theap_collect(theap, force);
 }
 static void* malloc_shared(const mi_theap_t* theap, size_t size, bool zero, mi_page_t** page);
+// Follows what mimalloc does for a new thread, which allocates.
+#define PLACE_APART apart = zero && !other_pages && lies_apart(size);
 #define TRY_SHARED \
-  apart = zero && !other_pages && megapage_puts_apart(size); \
   void* const shared = (huge_alignment == 0 ? malloc_shared(theap, size, zero, ppage) : NULL); \
   if (shared != NULL) return shared;
 static mi_page_queue_t* queue_for(mi_theap_t* theap, size_t size) {
@@ -523,10 +536,12 @@ int _mi_prim_alloc(void* hint_addr, size_t size, size_t try_alignment, bool comm
   *is_large = false;
   if (other_pages) return plain_alloc(size, try_alignment, commit, is_zero, addr);
   if (commit) make_room(size, 0);
-  const int error = megapage_reserve(size, try_alignment, commit, apart, is_zero, addr);
+  const bool is_apart = apart;
+  apart = false;
+  const int error = megapage_reserve(size, try_alignment, commit, is_apart, is_zero, addr);
   if mi_likely(error != ENOMEM) return error;
   free_unused();
-  return megapage_reserve(size, try_alignment, commit, apart, is_zero, addr);
+  return megapage_reserve(size, try_alignment, commit, is_apart, is_zero, addr);
 }
 
 int _mi_prim_free(void* addr, size_t size) {

@@ -8,7 +8,7 @@
 
 use crate::{HEAP, MAPPED, collapser, lifecycle, limits, returner};
 use megapage_inside::{Borrowed, ErrnoGuard, Owned, Reservation, call, has_addresses, program_memory};
-use megapage_memory::{HugeHeap, LARGE_BLOCK};
+use megapage_memory::HugeHeap;
 use std::os::raw::{c_int, c_long, c_void};
 
 /// Configures the library. Called once, before anything else here, when mimalloc initialises: at
@@ -60,10 +60,11 @@ pub unsafe extern "C" fn megapage_system_mprotect(
     unsafe { program_memory::system_mprotect(address, size, protection) }
 }
 
-/// Returns true if a block of `size` bytes that is to be zero lies apart from the arenas.
+/// Returns true if large blocks that are to be zero lie apart from the arenas.
 #[unsafe(no_mangle)]
-extern "C" fn megapage_puts_apart(size: usize) -> bool {
-    size >= LARGE_BLOCK && HEAP.puts_zeros_apart()
+extern "C" fn megapage_puts_zeros_apart() -> bool {
+    let _errno = ErrnoGuard::save();
+    HEAP.puts_zeros_apart()
 }
 
 /// Reserves (and commits) `size` bytes, for an arena or for a block `apart`. Returns 0 or an errno.
@@ -177,6 +178,12 @@ unsafe extern "C" fn megapage_call(number: c_long, a: usize, b: usize, c: usize,
 #[unsafe(no_mangle)]
 extern "C" fn megapage_held() -> usize {
     HEAP.ledger().total_held() as usize
+}
+
+/// Returns true if the address is one of the bytes that the heap counts as held.
+#[unsafe(no_mangle)]
+extern "C" fn megapage_has_chunk(address: *const c_void) -> bool {
+    HEAP.chunk_at(address as usize).is_some()
 }
 
 /// Forgets the contents of a part of a block that is in use; the part stays committed.

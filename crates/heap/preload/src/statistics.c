@@ -8,6 +8,8 @@
 
 // Bytes that the heap holds from the kernel. Defined in primitives.rs.
 extern size_t megapage_held(void);
+// Defined there: true if the address is one of those bytes.
+extern bool megapage_has_chunk(const void* address);
 
 typedef struct {
   size_t in_use;
@@ -17,6 +19,8 @@ typedef struct {
   // Blocks that are too large for an arena: their bytes, and their number.
   size_t mapped;
   size_t mappings;
+  // The part of their bytes that the heap holds. Others lie apart.
+  size_t held_mapped;
 } heap_bytes_t;
 
 static bool is_of_small_blocks(const mi_page_t* page) {
@@ -31,6 +35,7 @@ static bool count_own(mi_theap_t* theap, mi_page_queue_t* pq, mi_page_t* page, v
   heap_bytes_t* const bytes = (heap_bytes_t*)arg;
   const size_t blocks = mi_page_used(page) * mi_page_block_size(page);
   if (page->memid.memkind != MI_MEM_ARENA) {
+    bytes->held_mapped += (megapage_has_chunk(mi_page_start(page)) ? blocks : 0);
     bytes->mapped += blocks;
     bytes->mappings++;
   } else if (is_of_small_blocks(page)) {
@@ -73,7 +78,7 @@ static heap_bytes_t heap_bytes(void) {
   mi_theap_t* const theap = _mi_theap_default();
   if (mi_theap_is_initialized(theap)) mi_theap_visit_pages(theap, &count_own, true, &bytes, NULL);
   bytes.in_use -= mi_min(bytes.in_use, kept_bytes());
-  const size_t all = bytes.in_use + bytes.mapped;
+  const size_t all = bytes.in_use + bytes.held_mapped;
   const size_t held = megapage_held();
   bytes.rest = held - mi_min(held, all);
   return bytes;

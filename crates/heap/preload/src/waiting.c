@@ -49,7 +49,12 @@ static _Atomic(size_t) linked;
 enum { ALL = 1000 };
 static _Atomic(size_t) linked_share = ALL;
 
-static void note_linked(size_t bytes) { mi_atomic_add_relaxed(&linked, bytes); }
+// Pages that lie apart from the arenas are not counted: they never wait.
+static bool is_counted(const mi_page_t* page) { return page->memid.memkind == MI_MEM_ARENA; }
+
+static void note_linked(const mi_page_t* page, size_t bytes) {
+  if (is_counted(page)) mi_atomic_add_relaxed(&linked, bytes);
+}
 
 // Blocks of each large class that its pages have, in use or free.
 static _Atomic(size_t) large_blocks[MI_BIN_COUNT];
@@ -61,13 +66,14 @@ static _Atomic(size_t) large_bytes;
 
 static void note_new(const mi_page_t* page) {
   const size_t size = mi_page_block_size(page);
-  if (size <= MI_MEDIUM_MAX_OBJ_SIZE) return;
+  if (size <= MI_MEDIUM_MAX_OBJ_SIZE || !is_counted(page)) return;
   mi_atomic_add_relaxed(&large_blocks[_mi_bin(size)], page->reserved);
   mi_atomic_add_relaxed(&large_bytes, page->reserved * size);
 }
 
 static void note_unlinked(const mi_page_t* page) {
   const size_t size = mi_page_block_size(page);
+  if (!is_counted(page)) return;
   mi_atomic_sub_relaxed(&linked, page->capacity * size);
   if (size <= MI_MEDIUM_MAX_OBJ_SIZE) return;
   mi_atomic_sub_relaxed(&large_blocks[_mi_bin(size)], page->reserved);

@@ -65,6 +65,16 @@ static void data(void) {
   }
 }
 
+// Frees small blocks, and requests a large block of zeros that fits only after that.
+static void zeros(void) {
+  static void* blocks[128];
+  FILLS(blocks, 128, MIB / 4);
+  for (int i = 0; i < 128; i++) free(blocks[i]);
+  char* const large = calloc(1, 100 * MIB);
+  CHECK(large != NULL, "no 100 MiB");
+  memset(large, 1, 100 * MIB);
+}
+
 // As a user who may lock what a small program uses, and less than the heap has reserved.
 static void locked_now(void) {
   static void* blocks[32];
@@ -179,7 +189,7 @@ int main(int count, char** words) {
       {"locked-later", locked_later}, {"locked-huge", locked_huge},
       {"churn", churn},               {"tight", tight},
       {"locked-until-refused", locked_until_refused},
-      {NULL, NULL},
+      {"zeros", zeros},               {NULL, NULL},
   };
   return run_part(count, words, parts);
 }

@@ -67,7 +67,7 @@ static void kept(void) {
   free(block);
   CHECK(threads() == 1, "free has started a thread");
   free(fill(malloc(32), 1, 32));
-  CHECK(threads() == 2, "nobody purges what was freed");
+  CHECK(threads() == 2, "no thread purges what was freed");
 }
 
 // Allocates two blocks at a time, as the temporaries of an expression over arrays. Memory that went

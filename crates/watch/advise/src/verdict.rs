@@ -278,7 +278,7 @@ fn shared_ways(facts: &Facts, memory: &Memory, own: Option<Own>) -> Vec<How> {
         ways.push(How {
             what: format!("echo advise > {}", megapage_kernel::thp::path("shmem_enabled")),
             why: "before its next start: the kernel then places shared memory where megapage run --attach can make it huge, \
-                  and makes nothing huge that nobody asks for"
+                  and makes only memory huge for which a program asks"
                 .into(),
         });
     }

@@ -74,7 +74,7 @@ fn passes_are_told_until_the_reporter_goes() {
     drop(reporter);
     assert!(!config.socket.exists());
     let gone = client::status(&config.socket).unwrap_err();
-    assert!(matches!(gone, ClientError::Nobody { .. }), "{gone}");
+    assert!(matches!(gone, ClientError::NoDaemon { .. }), "{gone}");
 }
 
 #[test]

@@ -166,15 +166,23 @@ fn the_chain_has_pages_of_1_gib_for_large_memory_and_on_request() {
 
 #[test]
 fn large_objects_of_zeros_lie_apart_unless_huge_pages_are_asked_for_or_a_pool_has_some() {
-    let apart = |heap, spares, pool, gigantic| {
+    let with = |heap, spares, pool, gigantic| {
         let model = Model { pool: Cell::new(pool), gigantic: Cell::new(gigantic), ..Model::new() };
         let with = HugeHeap::on(model);
         with.configure(Config { heap, spares, ..Config::DEFAULT });
-        with.puts_zeros_apart()
+        with
     };
+    let apart = |heap, spares, pool, gigantic| with(heap, spares, pool, gigantic).puts_zeros_apart();
     assert!(apart(Heap::Auto, false, 0, 0) && apart(Heap::Thp, true, 5, 5));
     assert!(!apart(Heap::Auto, false, 5, 0) && !apart(Heap::Auto, false, 0, 5));
     assert!(!apart(Heap::Thp, false, 0, 0) && !apart(Heap::None, false, 0, 0));
+    let of_broker = with(Heap::Thp, true, 0, 0);
+    of_broker.use_broker(b"/run/a-broker", 1);
+    let confined = with(Heap::Thp, true, 0, 0);
+    confined.kernel.confined.set(true);
+    let repaired = with(Heap::Thp, true, 0, 0);
+    repaired.configure(Config { fork: Fork::Snapshot, ..repaired.config() });
+    assert!([of_broker, confined, repaired].iter().all(|heap| !heap.puts_zeros_apart()));
     let heap = HugeHeap::on(Model::new());
     let object = heap.reserve_apart(5 * SLICE, SLICE, false).unwrap().range;
     assert!(object.start().is_multiple_of(HUGE_2M) && heap.chunk_at(object.start()).is_none());

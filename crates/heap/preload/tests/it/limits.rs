@@ -53,6 +53,11 @@ fn blocks_of_whole_slices_are_taken_until_a_limit_refuses_the_next() {
 }
 
 #[test]
+fn a_large_block_of_zeros_fits_below_a_limit_on_writable_memory() {
+    fits("ulimit -d 120000", "zeros");
+}
+
+#[test]
 fn a_user_locks_what_the_program_uses_and_not_what_the_heap_has_reserved() {
     let limit = run("true", Path::new("sh"), &["-c", "ulimit -Hl"], None);
     if text(&limit.stdout).trim().parse::<u64>().is_ok_and(|kib| kib < 8 << 10) {

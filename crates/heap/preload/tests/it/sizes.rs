@@ -46,7 +46,7 @@ fn blocks_of_many_sizes_that_come_and_go_take_little_more_than_in_the_c_library(
 
 #[test]
 fn a_large_block_of_zeros_takes_what_the_program_touches_and_becomes_huge_as_it_is_filled() {
-    compare_with_plain(&["zeros"]);
+    compare_with_plain(&["zeros", "zeros-first"]);
     if !megapage_inside::thp_is_possible() {
         return megapage_testing::skip("needs transparent huge pages");
     }

@@ -52,7 +52,7 @@ fn a_pool_that_holds_heap_code_cache_and_tables_is_used() {
         arguments(&java, Heap::Auto, &["-Xmx900m", "-XX:ReservedCodeCacheSize=32m", "Main"], &machine())
             .contains(&"-XX:+UseLargePages".to_string())
     );
-    assert_eq!(arguments(&java, Heap::Auto, &["Main"], &machine()), THP, "a heap that nobody has sized");
+    assert_eq!(arguments(&java, Heap::Auto, &["Main"], &machine()), THP, "a heap without a size");
     let short = choose(&java, &request(Heap::Hugetlb2M, &["-Xmx1g", "Main"]), &machine()).unwrap();
     assert_eq!(short.arguments, THP);
     assert!(

@@ -289,7 +289,7 @@ fn a_broker_is_named_to_the_preloaded_heap_alone() {
     let plan = choose(&program(), &request(Heap::Auto, Some(Mechanism::Tunable)), &with).unwrap();
     assert_eq!(variable(&plan, "MEGAPAGE_POOL"), None);
     assert!(!plan.pool.unwrap().used);
-    assert_eq!(auto(&program(), &machine()).pool, None, "nobody asked");
+    assert_eq!(auto(&program(), &machine()).pool, None, "no pool was asked for");
 }
 
 #[test]
@@ -322,13 +322,13 @@ fn a_kernel_that_moves_no_hugetlb_pages_leaves_a_brokers_alone() {
 
 #[test]
 fn a_broker_that_has_nothing_is_asked_later_unless_it_is_required() {
-    let without = Machine { broker: broker(Err("nobody answers".into())), ..machine() };
+    let without = Machine { broker: broker(Err("no broker answers".into())), ..machine() };
     let plan = auto(&program(), &without);
     assert!(variable(&plan, "MEGAPAGE_POOL").is_some());
     assert_eq!(plan.pool.unwrap().ready_bytes, None);
     let required = Request { require: true, ..request(Heap::Auto, None) };
     match choose(&program(), &required, &without) {
-        Err(Refusal::Unobtainable(why)) => assert!(why.contains("nobody answers"), "{why}"),
+        Err(Refusal::Unobtainable(why)) => assert!(why.contains("no broker answers"), "{why}"),
         other => panic!("{other:?}"),
     }
 }

@@ -102,7 +102,7 @@ fn memory_that_a_fork_shares_is_not_shown_as_hot() {
         return skip("needs THP that are not given unasked");
     }
     assert!(process.sharing_children >= Some(1));
-    assert_eq!(region(0).accessed, None, "nobody can tell");
+    assert_eq!(region(0).accessed, None, "no tracker can tell");
     let coverage = region(1).accessed.expect("a part of it is its own").coverage;
     assert!((20..=30).contains(&coverage), "{coverage}");
     let shared = process.sampling.as_ref().unwrap().shared;

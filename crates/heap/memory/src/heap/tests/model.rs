@@ -36,6 +36,8 @@ pub struct Model {
     pub room: Cell<Option<Room>>,
     /// Bytes of free huge pages of the machine.
     pub free: Cell<u64>,
+    /// True if the program may have forbidden itself system calls.
+    pub confined: Cell<bool>,
     /// Number of calls of [`Model::answer`] that succeed before one fails with ENOMEM.
     pub until_refused: Cell<usize>,
     /// Name of the call that always fails with ENOMEM.
@@ -72,6 +74,7 @@ impl Model {
             group_leaves: Cell::new(None),
             room: Cell::new(None),
             free: Cell::new(1 << 40),
+            confined: Cell::new(false),
             until_refused: Cell::new(usize::MAX),
             refused: Cell::new(""),
             asked_for_pages: Cell::new(0),
@@ -308,7 +311,11 @@ impl Prim for Model {
     }
 
     fn is_confined(&self) -> bool {
-        false
+        self.confined.get()
+    }
+
+    fn scans_pagemap(&self) -> bool {
+        true
     }
 
     fn thp_only_on_advice(&self) -> bool {
