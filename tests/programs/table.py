@@ -7,7 +7,7 @@ HEADER = """\
 # Real programs under `megapage run`
 
 Each line is a program under `megapage run` that was checked: by its own test suite, by its own benchmark with its data
-compared, or by comparing its output with a plain run. Every result was as without megapage{failed}.
+compared, or by comparing its output with a plain run. Every result was the same as without megapage{failed}.
 
 <!-- manual skip tests/programs has its driver -->
 ```sh

@@ -27,7 +27,7 @@ enum BenchArgs {
     Run {
         #[command(flatten)]
         how: How,
-        /// The exit status with which the command ends well
+        /// Exit status that counts as success
         #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(i32).range(0..=255))]
         status: i32,
         /// The command and its arguments
@@ -45,7 +45,7 @@ struct How {
     /// tcmalloc
     #[arg(long, value_delimiter = ',', default_value = "plain,tunable,ours")]
     ways: Vec<String>,
-    /// The clock that the finding is taken from
+    /// Judge by wall-clock or processor time
     #[arg(long, value_enum, default_value_t = Clock::Wall)]
     clock: Clock,
     /// Give this option to 'megapage run' as well, such as --option=--children; may be repeated

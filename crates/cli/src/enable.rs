@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Put a systemd service on huge pages: writes one drop-in, and shows it.
+/// Enable huge pages for a systemd service, by one drop-in.
 ///
 /// Reads the unit with its drop-ins, and writes /etc/systemd/system/UNIT.d/50-megapage.conf. The
 /// service starts as before: readiness, main process and confinement stay. `megapage disable UNIT`
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     way: Way,
 }
 
-/// Take a service off again: removes what `megapage enable` has written, and nothing else.
+/// Undo `megapage enable`: remove what it has written, and nothing else.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DisableArgs {
     /// The service
@@ -146,9 +146,7 @@ fn note(root: &Path, unit: &UnitName, has_ended: bool) -> Result<ExitCode> {
     let result = std::env::var("SERVICE_RESULT").unwrap_or_default();
     let lived = Manager::of(root).and_then(|manager| manager.lived(unit).ok().flatten());
     if ended(&kernel, root, unit, &result, lived)? {
-        say(format!(
-            "{unit} failed twice within a minute of its start: the next start is as without megapage"
-        ));
+        say(format!("{unit} failed twice within a minute of its start: the next start is without megapage"));
     }
     Ok(ExitCode::SUCCESS)
 }

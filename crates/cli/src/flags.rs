@@ -58,7 +58,7 @@ pub(crate) struct Backing {
     /// Let the program's children run with the preloaded library too
     #[arg(long)]
     pub children: bool,
-    /// A script starts a JVM: its options go through JAVA_TOOL_OPTIONS
+    /// Pass options to a JVM by JAVA_TOOL_OPTIONS, for start scripts
     #[arg(long)]
     pub jvm: bool,
     /// Transparent huge pages of the program and its children: settings (the machine's), never, or

@@ -38,7 +38,7 @@ use std::process::ExitCode;
 
 megapage_kernel::note_ignored!();
 
-/// Huge pages for any Linux program: run on them, prove it, or say why not.
+/// Run any Linux program on huge pages, and see what it got.
 #[derive(Debug, Parser)]
 #[command(name = "megapage", version, max_term_width = 100)]
 struct Cli {

@@ -25,7 +25,7 @@ pub const FAILED: u8 = 125;
 /// Exit status of a request that was met in part (`--attach --once`).
 const PARTLY: u8 = 1;
 
-/// Run a program on huge pages, and prove it.
+/// Run a program on huge pages, and report what it got.
 ///
 /// The program keeps its standard streams, its exit status and its signals; megapage prints nothing
 /// unless a report is asked for. Exit status: the program's; 125 megapage itself failed, or
@@ -54,7 +54,7 @@ pub(crate) struct Args {
     /// Make the report JSON (schema megapage.run/3); on standard output without --report
     #[arg(long)]
     json: bool,
-    /// Promote whatever a trial has found about the program
+    /// Promote even if a trial found no gain
     #[arg(long)]
     ignore_trial: bool,
     /// Name that the program sees: for drop-ins of units whose ExecStart= has the prefix @
@@ -71,7 +71,7 @@ pub(crate) struct Args {
             "jvm", "thp", "argv0",
         ])]
     attach: Option<String>,
-    /// With --attach: promote what is there now, and leave
+    /// With --attach: promote the current memory once, then exit
     #[arg(long)]
     once: bool,
     /// The program and its arguments

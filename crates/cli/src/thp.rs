@@ -29,7 +29,7 @@ pub(crate) struct GetArgs {
     json: bool,
 }
 
-/// Set them now: all, or none where one is refused. They hold until the next boot.
+/// Set the settings until the next boot: all, or none if one is refused.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SetArgs {
     /// Such as enabled=madvise, 64k=inherit, khugepaged/max_ptes_none=0
@@ -42,8 +42,8 @@ pub(crate) struct SetArgs {
     json: bool,
 }
 
-/// Keep them over a reboot, by /etc/tmpfiles.d; names what else sets the same. A call states the
-/// whole.
+/// Keep the settings over a reboot, by /etc/tmpfiles.d. Settings that a call does not name are
+/// dropped. Names what else sets the same.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PersistArgs {
     /// Such as enabled=madvise, 64k=inherit

@@ -54,14 +54,14 @@ pub(crate) struct Args {
     /// The least length of a window, longer where switching is expensive: 200ms to 1h
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     period: Duration,
-    /// Let the service settle for so long after a switch [default: a tenth of the period, 200ms to
-    /// 2s]
+    /// Time to wait after each change of page size before measuring [default: a tenth of the
+    /// period, 200ms to 2s]
     #[arg(long, value_name = "TIME", value_parser = time)]
     settle: Option<Duration>,
-    /// Make the memory as it was before, whatever was found
+    /// Undo the promotion, whatever the result
     #[arg(long)]
     revert_always: bool,
-    /// Draw the order from this number
+    /// Random seed of the order
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
     /// Change nothing; print what would be done

@@ -166,7 +166,7 @@ pid = state.get("MainPID")
 vm.check(ROW, "a service that fails twice: plain the third time", state.get("NRestarts") == "2" and "libmegapage" not in maps(pid),
          f"{state} {journal('picky')}", "NRestarts=2")
 said = megapage("status", "picky")
-vm.check(ROW, "status says so", "starts as without megapage, because it failed twice" in said.out, said.words, "failed twice")
+vm.check(ROW, "status says so", "starts without megapage, because it failed twice" in said.out, said.words, "failed twice")
 megapage("enable", "picky", "--heap", "thp")
 vm.check(ROW, "enable forgets it", "starts as without" not in megapage("status", "picky").out, "", "")
 vm.run("systemctl stop picky")

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 /// Keep pools over a reboot: sysctl.d for the default size, boot parameters for the others.
 ///
 /// Without --apply it changes nothing and prints the equivalent shell lines. Without a POOL it
-/// keeps the present pools. A call states the whole: it drops what it does not name.
+/// keeps the present pools. Sizes that a call does not name are dropped.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Pools to keep: 2m=512, 1g=2, 2m=4g (memory), 2m=0:100,1:300 (pages for each node).

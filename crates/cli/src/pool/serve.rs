@@ -32,7 +32,8 @@ pub(crate) struct Args {
     /// 2m, 1 of 1g].
     #[arg(long, value_name = "PAGES")]
     extent: Option<u64>,
-    /// Pages to add to the machine's pool meanwhile, within the safe floor of available memory.
+    /// Pages to add to the machine's pool while the broker runs, within the safe floor of available
+    /// memory.
     #[arg(long, value_name = "PAGES", default_value_t = 0)]
     grow: u64,
     /// Keep the pages of --grow under memory pressure; without it half of the stock is released

@@ -216,7 +216,7 @@ struct Facts {
     stale: bool,
     unreadable: bool,
     has_library: bool,
-    /// The reason why it starts as without megapage, if it does.
+    /// The reason why it starts without megapage, if it does.
     plain: Option<String>,
     thp_never: bool,
 }
@@ -224,7 +224,7 @@ struct Facts {
 impl Facts {
     fn reason(&self, share: Option<f64>, pid: Option<i32>) -> Option<String> {
         if let Some(why) = &self.plain {
-            return Some(format!("starts as without megapage, because {why}; megapage enable tries again"));
+            return Some(format!("starts without megapage, because {why}; megapage enable tries again"));
         }
         if !self.runs {
             return None;
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(of(&USUAL, None), "holds less than 8 MiB");
         assert_eq!(of(&Facts { runs: false, ..USUAL }, None), "");
         let plain = Facts { runs: false, plain: Some("it failed".into()), ..USUAL };
-        assert!(of(&plain, None).starts_with("starts as without megapage, because it failed"));
+        assert!(of(&plain, None).starts_with("starts without megapage, because it failed"));
         assert!(of(&Facts { thp_never: true, has_library: false, ..USUAL }, Some(0.0)).contains("never"));
     }
 }
