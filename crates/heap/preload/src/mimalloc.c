@@ -98,6 +98,8 @@ static size_t arena_option(mi_option_t option) {
   const size_t usual = mi_option_get_size(option);
   const bool few = mi_atomic_load_relaxed(&few_addresses);
   if (option != mi_option_arena_reserve) return (few || apart ? LARGEST_IN_LEAST_ARENA : usual);
+  // An arena is for others, such as a signal handler's blocks.
+  apart = false;
   if (few) return (megapage_has_addresses(LARGEST_IN_LEAST_ARENA + 2 * MI_MiB) ? LEAST_ARENA : 0);
   return (mi_atomic_load_relaxed(&_mi_subproc_main()->arena_count) == 0 ? LEAST_ARENA : usual);
 }

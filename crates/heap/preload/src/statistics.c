@@ -8,8 +8,6 @@
 
 // Bytes that the heap holds from the kernel. Defined in primitives.rs.
 extern size_t megapage_held(void);
-// Defined there: true if the address is one of those bytes.
-extern bool megapage_has_chunk(const void* address);
 
 typedef struct {
   size_t in_use;
@@ -27,6 +25,14 @@ static bool is_of_small_blocks(const mi_page_t* page) {
   return mi_aligned_ptr_page0(mi_page_start(page)) != page;
 }
 
+// Counts a page of one block that is too large for an arena.
+static void count_mapped(heap_bytes_t* bytes, const mi_page_t* page) {
+  const size_t size = mi_page_block_size(page);
+  bytes->held_mapped += (megapage_has_chunk(mi_page_start(page)) ? size : 0);
+  bytes->mapped += size;
+  bytes->mappings++;
+}
+
 // Counts a page of the calling thread, about which all is known.
 static bool count_own(mi_theap_t* theap, mi_page_queue_t* pq, mi_page_t* page, void* arg, void* unused) {
   (void)theap;
@@ -35,9 +41,7 @@ static bool count_own(mi_theap_t* theap, mi_page_queue_t* pq, mi_page_t* page, v
   heap_bytes_t* const bytes = (heap_bytes_t*)arg;
   const size_t blocks = mi_page_used(page) * mi_page_block_size(page);
   if (page->memid.memkind != MI_MEM_ARENA) {
-    bytes->held_mapped += (megapage_has_chunk(mi_page_start(page)) ? blocks : 0);
-    bytes->mapped += blocks;
-    bytes->mappings++;
+    count_mapped(bytes, page);
   } else if (is_of_small_blocks(page)) {
     // The page was counted whole before.
     bytes->in_use -= mi_min(bytes->in_use, MI_ARENA_SLICE_SIZE - blocks);
@@ -77,6 +81,11 @@ static heap_bytes_t heap_bytes(void) {
   heap_bytes_t bytes = {.in_use = count_arenas(), .waiting = count_bytes().waiting};
   mi_theap_t* const theap = _mi_theap_default();
   if (mi_theap_is_initialized(theap)) mi_theap_visit_pages(theap, &count_own, true, &bytes, NULL);
+  // Pages of one block in use belong to no thread.
+  mi_heap_t* const heap = mi_heap_main();
+  mi_lock(&heap->os_abandoned_pages_lock) {
+    for (const mi_page_t* page = heap->os_abandoned_pages; page != NULL; page = page->next) count_mapped(&bytes, page);
+  }
   bytes.in_use -= mi_min(bytes.in_use, kept_bytes());
   const size_t all = bytes.in_use + bytes.held_mapped;
   const size_t held = megapage_held();

@@ -41,6 +41,8 @@
 // of committed memory that holds something, in thousandths.
 extern void megapage_much_waits(void);
 extern size_t megapage_room_for_waiting(size_t more, size_t touched);
+// Also there: true if the heap counts the bytes at the address as held. Blocks apart are not.
+extern bool megapage_has_chunk(const void* address);
 
 // Bytes of blocks that pages have linked: the program may have touched as many. Most of a slice of
 // 64 KiB with few blocks may be untouched.
@@ -49,12 +51,7 @@ static _Atomic(size_t) linked;
 enum { ALL = 1000 };
 static _Atomic(size_t) linked_share = ALL;
 
-// Pages that lie apart from the arenas are not counted: they never wait.
-static bool is_counted(const mi_page_t* page) { return page->memid.memkind == MI_MEM_ARENA; }
-
-static void note_linked(const mi_page_t* page, size_t bytes) {
-  if (is_counted(page)) mi_atomic_add_relaxed(&linked, bytes);
-}
+static void note_linked(size_t bytes) { mi_atomic_add_relaxed(&linked, bytes); }
 
 // Blocks of each large class that its pages have, in use or free.
 static _Atomic(size_t) large_blocks[MI_BIN_COUNT];
@@ -66,15 +63,17 @@ static _Atomic(size_t) large_bytes;
 
 static void note_new(const mi_page_t* page) {
   const size_t size = mi_page_block_size(page);
-  if (size <= MI_MEDIUM_MAX_OBJ_SIZE || !is_counted(page)) return;
+  if (size <= MI_MEDIUM_MAX_OBJ_SIZE) return;
   mi_atomic_add_relaxed(&large_blocks[_mi_bin(size)], page->reserved);
   mi_atomic_add_relaxed(&large_bytes, page->reserved * size);
 }
 
+static void forget_use(size_t bytes);
+
 static void note_unlinked(const mi_page_t* page) {
   const size_t size = mi_page_block_size(page);
-  if (!is_counted(page)) return;
   mi_atomic_sub_relaxed(&linked, page->capacity * size);
+  if (page->memid.memkind != MI_MEM_ARENA && !megapage_has_chunk(mi_page_start(page))) forget_use(size);
   if (size <= MI_MEDIUM_MAX_OBJ_SIZE) return;
   mi_atomic_sub_relaxed(&large_blocks[_mi_bin(size)], page->reserved);
   mi_atomic_sub_relaxed(&large_bytes, page->reserved * size);
@@ -89,7 +88,7 @@ static _Atomic(size_t) asked, given;
 #define HALVED_FROM (1024 * MI_MiB)
 
 static void note_asked(size_t size) {
-  if (size <= MI_MEDIUM_MAX_OBJ_SIZE) return;
+  if (size <= MI_MEDIUM_MAX_OBJ_SIZE || apart) return;
   mi_atomic_add_relaxed(&asked, size);
   const size_t slices = mi_align_up(size, MI_ARENA_SLICE_SIZE);
   size_t now = mi_atomic_add_relaxed(&given, slices) + slices;
@@ -189,6 +188,13 @@ static size_t raise(_Atomic(size_t)* most, size_t value) {
   size_t now = mi_atomic_load_relaxed(most);
   while (now < value && !mi_atomic_cas_weak_acq_rel(most, &now, value)) {}
   return (now < value ? value : now);
+}
+
+// Forgets that a block apart was in use, which is being freed: the program may have touched little
+// of it.
+static void forget_use(size_t bytes) {
+  size_t most = mi_atomic_load_relaxed(&most_in_use);
+  while (!mi_atomic_cas_weak_acq_rel(&most_in_use, &most, most - mi_min(bytes, most))) {}
 }
 
 static bool mi_arena_purge(mi_arena_t* arena, size_t slice_index, size_t slice_count);

@@ -26,8 +26,9 @@ pub fn compile(name: &str, to: &Path, options: &[&str]) -> bool {
         Command::new("cc").args(["-O1", "-w", "-pthread"]).args(options).arg("-o").arg(to).arg(here).output();
     match built {
         Ok(built) if built.status.success() => true,
-        failed => {
-            megapage_testing::skip(&format!("needs a C compiler: {failed:?}"));
+        Ok(failed) => panic!("{name}.c does not compile: {}", text(&failed.stderr)),
+        Err(error) => {
+            megapage_testing::skip(&format!("needs a C compiler: {error}"));
             false
         }
     }
