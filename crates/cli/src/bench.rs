@@ -38,7 +38,7 @@ enum BenchArgs {
 
 #[derive(Debug, clap::Args)]
 struct How {
-    /// Rounds that count; from 6 on an interval can be given
+    /// Measured rounds; an interval needs at least 6
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
     /// Ways to compare with plain, separated by commas: tunable, ours, thp, mimalloc, jemalloc,

@@ -21,7 +21,7 @@ pub(crate) struct Args {
     /// Also look at this program: a path, or a name in PATH
     #[arg(long = "for", value_name = "PROGRAM")]
     program: Option<OsString>,
-    /// Only read: ask the kernel for no page
+    /// Only read files: do not try to get a huge page
     #[arg(long)]
     only_read: bool,
     /// Explain notes, too, and list what the kernel lacks

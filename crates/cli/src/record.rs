@@ -37,10 +37,10 @@ pub(crate) struct Args {
     /// Interval between looks; longer where the budget does not suffice
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds(0.1, 31_536_000.0))]
     every: Duration,
-    /// The most that recording takes of one processor, and slows a program by, in percent
+    /// Limit in percent for recording's share of one processor, and for a program's slow-down
     #[arg(long, value_name = "PERCENT", default_value = "0.5", value_parser = crate::sampling::budget)]
     budget: f64,
-    /// Keep the names of services
+    /// Write the names of services, not hashes of them
     #[arg(long)]
     names: bool,
     /// Key of the hashes of names, the same on all hosts of a fleet [default: a random one for this

@@ -42,7 +42,7 @@ pub(crate) struct Args {
     /// The backing of the program's text: auto, file, thp, 2m, 1g or none
     #[arg(long, value_name = "KIND", default_value = "none")]
     text: Text,
-    /// Libraries whose text is brought along: names or paths, separated by commas
+    /// Libraries whose text moves as well: names or paths, separated by commas
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     text_libs: Vec<String>,
     /// Fail with status 125 unless everything asked for is obtained

@@ -28,7 +28,7 @@ pub(crate) struct Where {
     directory: Vec<PathBuf>,
 }
 
-/// Show every segment: its size, how much of it may hold old bytes, whether it is in use
+/// Show every segment: its size, how much of it may hold old data, and whether it is in use
 #[derive(Debug, clap::Args)]
 pub(crate) struct List {
     #[command(flatten)]

@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 /// regions; the share of cycles spent on address translation, with its interval; zeros in huge
 /// pages (> while not all are scanned); the change of huge memory since the last refresh; swapped
 /// memory; the age of the oldest sample, the share of memory that was sampled, and what that costs
-/// the process. A dash means unknown. A narrow terminal has fewer columns; what the table is sorted
-/// by stays. On a terminal ? shows the keys.
+/// the process. A dash means unknown. A narrow terminal shows fewer columns, but always the one
+/// that sorts the table. On a terminal ? shows the keys.
 ///
 /// If a megapage daemon runs, top also shows its policy, last pass and last decisions, and in the
 /// column DAEMON what it did to each process: memory promoted (+) and freed (-), or how many
@@ -45,8 +45,8 @@ pub(crate) struct Args {
     /// Show one table, with what changed during --delay, and exit
     #[arg(short, long)]
     once: bool,
-    /// Only processes of which this regular expression matches the name, user, unit, control group,
-    /// pod or number
+    /// Only processes whose name, user, unit, control group, pod or number matches this regular
+    /// expression
     #[arg(short, long, value_name = "REGEX", value_parser = filter)]
     filter: Option<Filter>,
     /// Sort by pid, user, name, unit, pod, resident, huge, coverage, cost, bloat, change or swap

@@ -20,10 +20,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Try huge pages on a running service: on and off in random order while it works, judged by the
 /// service's own metric.
 ///
-/// Its memory stays huge where that gains at least --least-gain, and is as it was before where it
-/// does not; what was found is used at the next start of the same build. Needs Linux 6.1, and root
-/// or CAP_SYS_NICE and CAP_SYS_PTRACE. Exit status: 0 decided; 1 undecided, or ended early; 2 bad
-/// input, or not possible.
+/// If the gain is at least --least-gain, the memory stays huge; otherwise it becomes as it was. The
+/// next start of the same build follows the verdict. Needs Linux 6.1, and root or CAP_SYS_NICE and
+/// CAP_SYS_PTRACE. Exit status: 0 decided; 1 undecided, or ended early; 2 bad input, or not
+/// possible.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A service of systemd, or processes by number or name

@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// The boot loader whose files hold the kernel's command line.
     #[arg(long, value_enum, default_value_t = LoaderChoice::Auto)]
     loader: LoaderChoice,
-    /// Remove everything that was kept.
+    /// Remove the settings that earlier calls have kept.
     #[arg(long, conflicts_with_all = ["pools", "overcommit", "cma", "default_size", "thp", "boot"])]
     remove: bool,
     /// Write the files.
