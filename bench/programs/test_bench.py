@@ -499,6 +499,10 @@ class Machine(unittest.TestCase):
         machine = tree.kib_fields("/proc/meminfo", ("Shmem",))["Shmem"]
         self.assertLess(abs(more - machine), 1 << 30)
 
+    def test_memory_of_a_process_that_has_ended_meanwhile_does_not_count(self):
+        with mock.patch.object(tree, "rollup", side_effect=FileNotFoundError):
+            self.assertEqual(tree.proportional([(1, 1 << 30), (2, 1 << 31)]), -(3 << 30))
+
     def test_memory_that_processes_share_counts_once(self):
         own = os.getpid()
         with subprocess.Popen(["sleep", "60"]) as other:

@@ -124,13 +124,14 @@ def proportional(big):
     One process after the other is read. Memory that moves between them meanwhile would be counted
     twice. The smaller of two readings counts it once. Shared memory moves all the time while it
     is collapsed: the processes together have no more of it than the machine (Shmem in
-    /proc/meminfo).
+    /proc/meminfo). A process that has ended meanwhile has none.
     """
     more, shared = 0, 0
     for pid, size in big:
+        more -= size
         with contextlib.suppress(*GONE):
             held = rollup(pid)
-            more += held["pss"] + held["hugetlb"] - size
+            more += held["pss"] + held["hugetlb"]
             shared += held["pss_shmem"]
     return more - counted_twice(shared)
 

@@ -27,10 +27,11 @@ impl HeldLock {
         let name = format!("megapage-held-lock-{}-{:?}", std::process::id(), std::thread::current().id());
         let program = std::env::temp_dir().join(name);
         let compiled = Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&program).arg(&source).status();
-        if !compiled.is_ok_and(|status| status.success()) {
+        let Ok(status) = compiled else {
             skip("needs a C compiler");
             return None;
-        }
+        };
+        assert!(status.success(), "{} does not compile", source.display());
         let mut command = Command::new(&program);
         command.arg(mib.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("a program that was just compiled");

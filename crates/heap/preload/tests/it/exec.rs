@@ -17,6 +17,7 @@ fn environment_after_exec(confined: bool) -> Option<(Vec<String>, String)> {
         .expect("the C compiler that built the library");
     let said = String::from_utf8_lossy(&built.stderr);
     if !built.status.success() {
+        assert!(said.contains("asan") || said.contains("-fsanitize"), "{said}");
         megapage_testing::skip(&format!("needs a C compiler with the address sanitizer: {said}"));
         return None;
     }
