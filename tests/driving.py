@@ -35,6 +35,16 @@ def memory_available_kib():
     return 0
 
 
+def persistent_pages():
+    """Returns the pool's pages without surplus, which is the number that a write to the pool sets.
+    Once the pool has shrunk, pages of programs that have not ended yet count as surplus."""
+    figure = lambda name: int((POOL / name).read_text())
+    total, surplus = figure("nr_hugepages"), figure("surplus_hugepages")
+    while total != (again := figure("nr_hugepages")):
+        total, surplus = again, figure("surplus_hugepages")
+    return total - surplus
+
+
 @contextlib.contextmanager
 def machine_lock(shared=False):
     """Holds the machine's lock while the pool is changed. Work that must not take pages of a
@@ -44,6 +54,24 @@ def machine_lock(shared=False):
     with open(LOCK_FILE, "r" if LOCK_FILE.exists() else "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def without_pool():
+    """Takes the pool's free pages and its overcommit away, under the machine's lock, and puts them
+    back."""
+    with machine_lock():
+        before = {}
+        if os.getuid() == 0 and POOL.exists():
+            before = {"nr_overcommit_hugepages": int((POOL / "nr_overcommit_hugepages").read_text()),
+                      "nr_hugepages": persistent_pages()}
+        try:
+            for name in before:
+                (POOL / name).write_text("0")
+            yield 0
+        finally:
+            for name, pages in before.items():
+                (POOL / name).write_text(str(pages))
 
 
 def parser(description):

@@ -125,8 +125,8 @@ def blocks(path):
 def settings():
     """Returns the settings' files of THP and of the pool, with their values as they are written
     back."""
-    found = {}
-    for path in sorted(THP.rglob("*")) + [driving.POOL / "nr_hugepages", driving.POOL / "nr_overcommit_hugepages"]:
+    found = {driving.POOL / "nr_hugepages": str(driving.persistent_pages())} if driving.POOL.exists() else {}
+    for path in sorted(THP.rglob("*")) + [driving.POOL / "nr_overcommit_hugepages"]:
         # Counters cannot be written, and need not be put back.
         if not path.is_file() or not os.stat(path).st_mode & 0o200:
             continue

@@ -142,7 +142,7 @@ def kept_pool(root):
     """Adds two pages to the pool, kept over a reboot by megapage, as an administrator of the root
     would. Restores the pool at the end."""
     with driving.machine_lock():
-        before = pool()
+        before = driving.persistent_pages()
         try:
             root.run("megapage", "pool", "persist", "2m=2", "--apply")
             expect((root / PERSISTED).exists(), "the pool is not kept")

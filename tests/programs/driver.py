@@ -68,12 +68,6 @@ class Result:
         self.seconds, self.reports = seconds, list(reports)
 
 
-def persistent():
-    """Returns the pool's pages without surplus, which is the number that a write to the pool sets.
-    Once the pool has shrunk, pages of programs that have not ended yet count as surplus."""
-    return int(POOL_FILE.read_text()) - int((driving.POOL / "surplus_hugepages").read_text())
-
-
 @contextlib.contextmanager
 def pool(pages):
     """Adds `pages` 2 MiB pages to the pool, under the machine's lock, and removes them at the end.
@@ -85,7 +79,7 @@ def pool(pages):
         got = 0
         try:
             if driving.memory_available_kib() - pages * 2048 >= driving.LEAST_AVAILABLE_KIB:
-                before = persistent()
+                before = driving.persistent_pages()
                 for attempt in range(5):
                     if got >= pages:
                         break
@@ -95,25 +89,11 @@ def pool(pages):
                             with contextlib.suppress(OSError):
                                 pathlib.Path("/proc/sys/vm", file).write_text(word)
                     POOL_FILE.write_text(str(before + pages))
-                    got = persistent() - before
+                    got = driving.persistent_pages() - before
             yield got
         finally:
             # Removes only the added pages: another process may have changed the pool meanwhile.
-            POOL_FILE.write_text(str(max(0, persistent() - got)))
-
-
-@contextlib.contextmanager
-def without_pool():
-    """Takes the pool's free pages away, under the machine's lock, and puts them back."""
-    with driving.machine_lock():
-        before = persistent() if os.getuid() == 0 and POOL_FILE.exists() else 0
-        try:
-            if before:
-                POOL_FILE.write_text("0")
-            yield 0
-        finally:
-            if before:
-                POOL_FILE.write_text(str(before))
+            POOL_FILE.write_text(str(max(0, driving.persistent_pages() - got)))
 
 
 def write_launcher(path, prefix, mode, reports):
@@ -145,7 +125,7 @@ def run(case, mode, scratch):
         launcher, mode, scratch / "src", work, scratch, driving.REPOSITORY
     )
     wants_pool = "pool" in case.needs or (mode != "plain" and MODES[mode][1])
-    with without_pool() if mode == "runtime" else pool(POOL_PAGES if wants_pool else 0) as got:
+    with driving.without_pool() if mode == "runtime" else pool(POOL_PAGES if wants_pool else 0) as got:
         if "pool" in case.needs and got < POOL_PAGES:
             return Result(case, mode, "skipped", f"needs {POOL_PAGES} hugetlb pages, got {got}")
         ended = suite.session(case.path, work, environment, suite.SLOWEST * case.seconds)

@@ -196,29 +196,17 @@ class Served:
         return 1
 
 
-def figure(name):
-    """Returns a figure of the pool."""
-    return int((driving.POOL / name).read_text())
-
-
 @contextlib.contextmanager
 def machine():
     """Holds the machine's lock, with a pool without a free page. Restores the pool and
     shmem_enabled afterwards."""
-    with driving.machine_lock():
+    with driving.without_pool():
         shmem = SHMEM.read_text().split("[")[-1].split("]")[0] if SHMEM.exists() else None
-        before = {name: figure(name) for name in ("nr_hugepages", "nr_overcommit_hugepages")}
         try:
-            (driving.POOL / "nr_overcommit_hugepages").write_text("0")
-            held = figure("nr_hugepages") - figure("free_hugepages") + figure("resv_hugepages")
-            (driving.POOL / "nr_hugepages").write_text(str(max(0, held)))
             yield
         finally:
             if shmem:
                 SHMEM.write_text(shmem)
-            for name, pages in before.items():
-                if figure(name) != pages:
-                    (driving.POOL / name).write_text(str(pages))
 
 
 def absent(page):

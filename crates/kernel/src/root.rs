@@ -4,6 +4,7 @@
 //! bound (see [`KernelRoot::read`]).
 
 use crate::helper::{self, Session, Wait};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -211,17 +212,11 @@ impl KernelRoot {
     /// Returns the names in a directory, sorted.
     pub fn list(&self, relative: impl AsRef<Path>) -> Result<Vec<String>, KernelError> {
         let path = self.path(relative);
-        let entries = fs::read_dir(&path)
-            .and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>());
-        match entries {
-            Ok(names) => {
-                let mut names: Vec<String> =
-                    names.into_iter().map(|name| name.to_string_lossy().into_owned()).collect();
-                names.sort();
-                Ok(names)
-            }
-            Err(source) => Err(KernelError::Io { path, source }),
-        }
+        let names = || -> io::Result<BTreeSet<String>> {
+            fs::read_dir(&path)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+        };
+        let names = names().map_err(|source| KernelError::Io { path, source })?;
+        Ok(names.into_iter().collect())
     }
 
     /// Writes `text` to a kernel file in one write, as the kernel expects. Does not create a
@@ -311,6 +306,14 @@ pub(crate) fn captured_tree(files: &[(&str, &str)]) -> (tempfile::TempDir, Kerne
     }
     let root = KernelRoot::captured(directory.path());
     (directory, root)
+}
+
+pub(crate) fn optional<T>(result: Result<T, KernelError>) -> Result<Option<T>, KernelError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.is_gone() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]

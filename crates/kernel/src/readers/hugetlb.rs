@@ -4,8 +4,10 @@
 //! in `/sys/kernel/mm/hugepages`, a node's in `/sys/devices/system/node/nodeN/hugepages`.
 //! `/proc/meminfo` and `vm.nr_hugepages` show the default size only and are not used here.
 
+use crate::root::optional;
 use crate::{KernelError, KernelRoot};
 use megapage_units::PageSize;
+use std::collections::BTreeSet;
 use std::fmt;
 
 const MACHINE: &str = "sys/kernel/mm/hugepages";
@@ -43,8 +45,7 @@ megapage_units::named! {
     }
 }
 
-/// The kernel's counts of one pool, in pages. The files are read one by one: on a busy machine the
-/// values may be a moment apart.
+/// The kernel's counts of one pool, in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCounts {
     /// All pages, surplus ones included.
@@ -95,31 +96,21 @@ fn directory(size: PageSize, scope: PoolScope) -> String {
 /// Returns the page sizes that the kernel keeps a pool of, ascending. Empty where it was built
 /// without hugetlb.
 pub fn page_sizes(root: &KernelRoot) -> Result<Vec<PageSize>, KernelError> {
-    let names = match root.list(MACHINE) {
-        Err(error) if error.is_gone() => return Ok(Vec::new()),
-        names => names?,
-    };
+    let names = optional(root.list(MACHINE))?.unwrap_or_default();
     let size_of = |name: &String| {
         let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
         PageSize::new(kib.checked_mul(1024)?)
     };
-    let mut sizes: Vec<PageSize> = names.iter().filter_map(size_of).collect();
-    sizes.sort();
-    sizes.dedup();
-    Ok(sizes)
+    let sizes: BTreeSet<PageSize> = names.iter().filter_map(size_of).collect();
+    Ok(sizes.into_iter().collect())
 }
 
 /// Returns the NUMA nodes, ascending. Empty where the kernel was built without NUMA.
 pub fn nodes(root: &KernelRoot) -> Result<Vec<u32>, KernelError> {
-    let names = match root.list(NODES) {
-        Err(error) if error.is_gone() => return Ok(Vec::new()),
-        names => names?,
-    };
-    let mut nodes: Vec<u32> =
+    let names = optional(root.list(NODES))?.unwrap_or_default();
+    let nodes: BTreeSet<u32> =
         names.iter().filter_map(|name| name.strip_prefix("node")?.parse().ok()).collect();
-    nodes.sort();
-    nodes.dedup();
-    Ok(nodes)
+    Ok(nodes.into_iter().collect())
 }
 
 /// Reads the values of one pool. Fails with ENOENT ([`KernelError::is_gone`]) for a size or node
@@ -131,13 +122,28 @@ pub fn counts(root: &KernelRoot, size: PageSize, scope: PoolScope) -> Result<Poo
         PoolScope::Machine => read(name).map(Some),
         PoolScope::Node(_) => Ok(None),
     };
-    Ok(PoolCounts {
-        total: read("nr_hugepages")?,
-        free: read("free_hugepages")?,
-        reserved: machine_only("resv_hugepages")?,
-        surplus: read("surplus_hugepages")?,
-        overcommit: machine_only("nr_overcommit_hugepages")?,
+    settled(|| {
+        Ok(PoolCounts {
+            total: read("nr_hugepages")?,
+            free: read("free_hugepages")?,
+            reserved: machine_only("resv_hugepages")?,
+            surplus: read("surplus_hugepages")?,
+            overcommit: machine_only("nr_overcommit_hugepages")?,
+        })
     })
+}
+
+/// Reads until two readings agree, ten times at most. Each value is a file: when a program ends
+/// between two of them, its surplus pages would count as persistent.
+fn settled(mut read: impl FnMut() -> Result<PoolCounts, KernelError>) -> Result<PoolCounts, KernelError> {
+    let mut last = read()?;
+    for _ in 1..10 {
+        let former = std::mem::replace(&mut last, read()?);
+        if former == last {
+            break;
+        }
+    }
+    Ok(last)
 }
 
 /// Asks the kernel for a value. A shortfall of pages is not an error here: read back.
@@ -155,6 +161,20 @@ pub fn write(
 mod tests {
     use super::*;
     use std::fs;
+
+    #[test]
+    fn a_program_that_ends_between_two_values_leaves_no_persistent_page() {
+        let counts = |total, surplus| PoolCounts { total, surplus, ..PoolCounts::default() };
+        let mut readings = [counts(3, 0), counts(0, 0), counts(0, 0), counts(9, 0)].into_iter();
+        assert_eq!(settled(|| Ok(readings.next().unwrap())).unwrap(), counts(0, 0));
+        assert_eq!(readings.len(), 1);
+        let mut pages = 0;
+        let mut busy = || {
+            pages += 1;
+            Ok(counts(pages, 0))
+        };
+        assert_eq!(settled(&mut busy).unwrap(), counts(10, 0));
+    }
 
     fn tree() -> tempfile::TempDir {
         let tree = tempfile::tempdir().unwrap();

@@ -4,6 +4,7 @@
 
 use crate::ability::THP;
 use crate::process::Status;
+use crate::root::optional;
 use crate::{KernelError, KernelRoot, meminfo};
 pub use megapage_snapshot::thp::{Khugepaged, ThpDefrag, ThpEnabled, ThpSettings, ThpShmem, ThpSize};
 use megapage_units::{Bytes, PageSize};
@@ -76,14 +77,6 @@ fn selected<T>(
         line: 1,
         what: format!("expected one known word in brackets, found '{}'", text.trim()),
     })
-}
-
-fn optional<T>(result: Result<T, KernelError>) -> Result<Option<T>, KernelError> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if error.is_gone() => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 fn sizes(root: &KernelRoot) -> Result<Vec<ThpSize>, KernelError> {
