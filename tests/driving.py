@@ -65,6 +65,7 @@ def without_pool():
         if os.getuid() == 0 and POOL.exists():
             before = {"nr_overcommit_hugepages": int((POOL / "nr_overcommit_hugepages").read_text()),
                       "nr_hugepages": persistent_pages()}
+            before = {name: pages for name, pages in before.items() if pages}
         try:
             for name in before:
                 (POOL / name).write_text("0")

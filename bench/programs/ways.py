@@ -141,8 +141,13 @@ class Settings:
     def now(self, name):
         word = chosen((self.root / name).read_text())
         if name.endswith("/nr_hugepages"):
-            # Pages of a program that has not ended yet may be surplus, which a write does not set.
-            return str(int(word) - int((self.root / name).with_name("surplus_hugepages").read_text()))
+            # Pages of a program that has not ended yet may be surplus, which a write does not set. It
+            # may end between two readings.
+            file = self.root / name
+            surplus = file.with_name("surplus_hugepages").read_text()
+            while (again := file.read_text().strip()) != word:
+                word, surplus = again, file.with_name("surplus_hugepages").read_text()
+            return str(int(word) - int(surplus))
         return word
 
     @contextlib.contextmanager

@@ -147,7 +147,7 @@ def kept_pool(root):
             root.run("megapage", "pool", "persist", "2m=2", "--apply")
             expect((root / PERSISTED).exists(), "the pool is not kept")
             root.run("megapage", "pool", "set", "2MB:+2")
-            expect(pool() == before + 2, "the pool did not grow")
+            expect(driving.persistent_pages() == before + 2, "the pool did not grow")
             yield before
         finally:
             (driving.POOL / "nr_hugepages").write_text(f"{before}\n")
