@@ -58,7 +58,7 @@ pub use off::why_off;
 pub use own_memory::own_memory;
 pub use own_thp::{disable_own_thp, enable_own_thp};
 pub use process_clock::ProcessClock;
-pub use root::{KernelError, KernelRoot};
+pub use root::{KernelError, KernelRoot, optional};
 pub use shared_mapping::{Populate, SharedMapping};
 pub use timed_memory::{AccessOrder, TimedMemory, TimedPages};
 pub use word_runs::{clear_words, fill_words};

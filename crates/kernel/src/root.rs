@@ -56,6 +56,16 @@ impl KernelError {
     }
 }
 
+/// Returns `None` for a file that is not there: on a kernel without the feature, or of a process
+/// that has ended.
+pub fn optional<T>(result: Result<T, KernelError>) -> Result<Option<T>, KernelError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.is_gone() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Bytes to read at once, if the kernel gives that much. Nearly every file of `/proc` and `/sys` is
 /// shorter. None reports its length, and a buffer that grows from a few bytes would take ten calls.
 const AT_ONCE: usize = 8 << 10;
@@ -306,14 +316,6 @@ pub(crate) fn captured_tree(files: &[(&str, &str)]) -> (tempfile::TempDir, Kerne
     }
     let root = KernelRoot::captured(directory.path());
     (directory, root)
-}
-
-pub(crate) fn optional<T>(result: Result<T, KernelError>) -> Result<Option<T>, KernelError> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if error.is_gone() => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::{KernelError, KernelRoot};
+use crate::{KernelError, KernelRoot, optional};
 use perf_event_open_sys as sys;
 use std::fs::File;
 use std::io::{self, Read};
@@ -140,11 +140,8 @@ fn open(thread: i32, event: Event, scope: Scope, leader: i32) -> io::Result<Owne
 /// `cpu_core` if the cores differ. Returns `None` if the kernel has no unit of that name. Source:
 /// `/sys/bus/event_source/devices/NAME/type`.
 pub fn unit(root: &KernelRoot, name: &str) -> Result<Option<u32>, KernelError> {
-    match root.read_u64(format!("sys/bus/event_source/devices/{name}/type")) {
-        Ok(number) => Ok(u32::try_from(number).ok()),
-        Err(error) if error.is_gone() => Ok(None),
-        Err(error) => Err(error),
-    }
+    let number = optional(root.read_u64(format!("sys/bus/event_source/devices/{name}/type")))?;
+    Ok(number.and_then(|number| u32::try_from(number).ok()))
 }
 
 /// Returns how much the kernel refuses to users without CAP_PERFMON: `kernel.perf_event_paranoid`,

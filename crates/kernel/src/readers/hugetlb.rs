@@ -4,8 +4,7 @@
 //! in `/sys/kernel/mm/hugepages`, a node's in `/sys/devices/system/node/nodeN/hugepages`.
 //! `/proc/meminfo` and `vm.nr_hugepages` show the default size only and are not used here.
 
-use crate::root::optional;
-use crate::{KernelError, KernelRoot};
+use crate::{KernelError, KernelRoot, optional};
 use megapage_units::PageSize;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -133,13 +132,13 @@ pub fn counts(root: &KernelRoot, size: PageSize, scope: PoolScope) -> Result<Poo
     })
 }
 
-/// Reads until two readings agree, ten times at most. Each value is a file: when a program ends
-/// between two of them, its surplus pages would count as persistent.
+/// Reads until two readings agree in total and surplus, ten times at most. Each value is a file:
+/// when a program ends between two of them, its surplus pages would count as persistent.
 fn settled(mut read: impl FnMut() -> Result<PoolCounts, KernelError>) -> Result<PoolCounts, KernelError> {
     let mut last = read()?;
     for _ in 1..10 {
         let former = std::mem::replace(&mut last, read()?);
-        if former == last {
+        if (former.total, former.surplus) == (last.total, last.surplus) {
             break;
         }
     }

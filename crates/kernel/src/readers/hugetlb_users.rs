@@ -2,7 +2,7 @@
 //! segments. A file keeps its pages until it is removed, mapped or not.
 
 use crate::mounts::HugetlbfsMount;
-use crate::{KernelError, KernelRoot};
+use crate::{KernelError, KernelRoot, optional};
 use megapage_units::{Bytes, PageSize, Pid};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -131,11 +131,8 @@ pub fn may_map_hugetlb(root: &KernelRoot, pid: Pid, mounts: &[HugetlbfsMount]) -
 /// proc_sysvipc(5)).
 pub fn sysv_segments(root: &KernelRoot) -> Result<Vec<SysvSegment>, KernelError> {
     const SHM: &str = "proc/sysvipc/shm";
-    let text = match root.read(SHM) {
-        // A kernel without System V IPC.
-        Err(error) if error.is_gone() => return Ok(Vec::new()),
-        text => text?,
-    };
+    // Empty on a kernel without System V IPC.
+    let text = optional(root.read(SHM))?.unwrap_or_default();
     text.lines()
         .enumerate()
         .skip(1)

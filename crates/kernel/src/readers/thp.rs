@@ -4,8 +4,7 @@
 
 use crate::ability::THP;
 use crate::process::Status;
-use crate::root::optional;
-use crate::{KernelError, KernelRoot, meminfo};
+use crate::{KernelError, KernelRoot, meminfo, optional};
 pub use megapage_snapshot::thp::{Khugepaged, ThpDefrag, ThpEnabled, ThpSettings, ThpShmem, ThpSize};
 use megapage_units::{Bytes, PageSize};
 
@@ -38,10 +37,7 @@ pub fn is_switched_off(root: &KernelRoot, status: &Status) -> bool {
 /// Reads the settings; `Ok(None)` where they are not there: on a kernel without transparent huge
 /// pages, or without /sys ([`THP`] distinguishes them).
 pub fn settings(root: &KernelRoot) -> Result<Option<ThpSettings>, KernelError> {
-    let enabled = match selected(root, "enabled", ThpEnabled::parse) {
-        Err(error) if error.is_gone() => return Ok(None),
-        other => other?,
-    };
+    let Some(enabled) = optional(selected(root, "enabled", ThpEnabled::parse))? else { return Ok(None) };
     Ok(Some(ThpSettings {
         enabled,
         defrag: selected(root, "defrag", ThpDefrag::parse)?,

@@ -13,7 +13,7 @@ use megapage_kernel::own_segments::try_replacing;
 use megapage_kernel::probe::{Answer, Trial, attempt};
 use megapage_kernel::process::{Status, read_own_status};
 use megapage_kernel::thp::{self, ThpEnabled, ThpShmem, anonymous_2m};
-use megapage_kernel::{FILTERS_VARIABLE, KernelError, KernelRoot, meminfo};
+use megapage_kernel::{FILTERS_VARIABLE, KernelError, KernelRoot, meminfo, optional};
 use megapage_units::{Bytes, PageSize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -195,14 +195,9 @@ fn surroundings(root: &KernelRoot, own: &Status, groups: &Cgroups) -> Result<Sur
 
 /// Returns the bytes that a new mapping of pages of `size` can have.
 fn pool(root: &KernelRoot, size: PageSize) -> Result<Bytes, KernelError> {
-    match hugetlb::counts(root, size, PoolScope::Machine) {
-        Ok(counts) => {
-            let surplus_room = counts.overcommit.unwrap_or(0).saturating_sub(counts.surplus);
-            Ok(size.bytes() * (counts.available().unwrap_or(0).saturating_add(surplus_room)).min(1 << 30))
-        }
-        Err(error) if error.is_gone() => Ok(Bytes::ZERO),
-        Err(error) => Err(error),
-    }
+    let counts = optional(hugetlb::counts(root, size, PoolScope::Machine))?.unwrap_or_default();
+    let surplus_room = counts.overcommit.unwrap_or(0).saturating_sub(counts.surplus);
+    Ok(size.bytes() * (counts.available().unwrap_or(0).saturating_add(surplus_room)).min(1 << 30))
 }
 
 /// Finds a library: the one that the variable names, else the installed one (`../lib/megapage/`

@@ -3,7 +3,7 @@
 use megapage_kernel::buddyinfo::{self, FreeBlocks, buddyinfo};
 use megapage_kernel::hugetlb::{self, PoolScope};
 use megapage_kernel::pressure::memory_pressure;
-use megapage_kernel::{KernelError, KernelRoot, meminfo, thp, vmstat};
+use megapage_kernel::{KernelError, KernelRoot, meminfo, optional, thp, vmstat};
 use megapage_snapshot::{Counters, Machine, Memory, Node, Pool};
 use megapage_units::{Bytes, PageSize};
 use std::collections::BTreeMap;
@@ -86,11 +86,8 @@ fn counters(root: &KernelRoot) -> Result<Counters, KernelError> {
     let wanted = |name: &str| {
         COUNTERS.contains(&name) || COUNTER_FAMILIES.iter().any(|family| name.starts_with(family))
     };
-    match vmstat::vmstat(root, wanted) {
-        // A kernel without CONFIG_VM_EVENT_COUNTERS may have no such file.
-        Err(error) if error.is_gone() => Ok(Counters::new()),
-        found => found,
-    }
+    // A kernel without CONFIG_VM_EVENT_COUNTERS may have no such file.
+    Ok(optional(vmstat::vmstat(root, wanted))?.unwrap_or_default())
 }
 
 #[cfg(test)]
