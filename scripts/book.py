@@ -35,6 +35,8 @@ def outside(docs, repository):
                 return f"]({os.path.relpath(inside[path], here)}{match['place'] or ''})"
             if not (repository / path).exists():
                 sys.exit(f"{place}: {target} is not there")
+            if path.startswith("docs/") and path.endswith(".svg"):
+                return f"]({os.path.relpath(path, here)})"
             return f"]({WEB}/{path}{match['place'] or ''})"
 
         text = LINK.sub(link, page.read_text())

@@ -103,6 +103,7 @@ def draw(results, path, phase="steady"):
     figure.supxlabel("memory of the program")
     figure.tight_layout()
     figure.savefig(path, format="svg", metadata={"Date": None}, facecolor="white")
+    path.write_text("".join(f"{line.rstrip()}\n" for line in path.read_text().splitlines()))
 
 
 def main():

@@ -8,6 +8,10 @@ import verdicts
 OPENING = """\
 ## What large programs gain
 
+![Processor time by size of the program: the best other way, and megapage run](gain-by-size.svg)
+
+Curves: eight programs of the class large at several sizes (`bench/programs/curve.py`, `bench/results/programs-curve.json`).
+
 {count} programs of {sizes} GiB, {rounds} rounds, recorded {recorded} with {megapage} on {cpu}, {cpus} CPUs, {memory} GiB,
 Linux {kernel}. Processor time as a ratio to plain: median and interval. *Best other way*: the fastest in the steady phase,
 chosen after the runs. *Huge*: share of memory on huge pages. Bold: the whole interval lies on one side of 1.
