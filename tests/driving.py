@@ -61,18 +61,20 @@ def without_pool():
     """Takes the pool's free pages and its overcommit away, under the machine's lock, and puts them
     back."""
     with machine_lock():
+        value = lambda name: int((POOL / name).read_text())
         before = {}
         if os.getuid() == 0 and POOL.exists():
-            before = {"nr_overcommit_hugepages": int((POOL / "nr_overcommit_hugepages").read_text()),
-                      "nr_hugepages": persistent_pages()}
-            before = {name: pages for name, pages in before.items() if pages}
+            before = {"nr_overcommit_hugepages": value("nr_overcommit_hugepages"), "nr_hugepages": persistent_pages()}
         try:
-            for name in before:
-                (POOL / name).write_text("0")
+            for name, pages in before.items():
+                if pages:
+                    (POOL / name).write_text("0")
             yield 0
         finally:
+            # A test may have added pages meanwhile.
             for name, pages in before.items():
-                (POOL / name).write_text(str(pages))
+                if pages or value(name):
+                    (POOL / name).write_text(str(pages))
 
 
 def parser(description):
