@@ -189,7 +189,7 @@ pub(super) fn fair(found: &Fair) -> Vec<Section> {
     sections.push(
         Section::new(title, &header, rows)
             .then("~ without free memory having been touched before")
-            .then("huge-before: those that gain are huge before the clock starts, and nobody helps"),
+            .then("huge-before: those that gain are huge before the clock starts, without a helper"),
     );
     let names = found.programs.iter().map(|program| program.program.replace("sequential", "seq."));
     let header: Vec<String> = std::iter::once("configuration".to_string()).chain(names).collect();

@@ -83,7 +83,7 @@ pub(super) fn run(options: &Observe, stage: &mut Stage<'_>, observer: &mut Obser
         }
         control.push(logarithm.exp() - 1.0);
         progress(&format!(
-            "slowdown {}/{}: {:+.2} %, with nobody observed {:+.2} %",
+            "slowdown {}/{}: {:+.2} %, with no process observed {:+.2} %",
             pair + 1,
             plan.runs.div_ceil(2),
             100.0 * observed[observed.len() - 1],

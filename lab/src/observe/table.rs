@@ -75,7 +75,7 @@ fn slowdown(slowdown: &Slowdown) -> Section {
             believed.unwrap_or_default()
         ),
         &["", "slower by", "range"],
-        [row("observed", &slowdown.slowdown), row("nobody observed", &slowdown.control)],
+        [row("observed", &slowdown.slowdown), row("none observed", &slowdown.control)],
     )
 }
 

@@ -50,37 +50,37 @@ pub const TUNED: [KernelSetting; 4] = [
     hard(
         "thp-hard-0",
         0,
-        "collapses only what is present in full; reclaim splits any huge page with a base page of zeros: least memory",
+        "khugepaged collapses only fully present memory; reclaim splits any huge page with a base page of zeros: least memory",
     ),
     hard(
         "thp-hard-64",
         64,
-        "an eighth of a huge page may be missing: little memory, most dense heaps collapse",
+        "an eighth of a huge page may be missing: little extra memory, most well-filled heaps collapse",
     ),
     hard(
         "thp-hard-255",
         255,
-        "half of a huge page may be missing: more coverage, bloat at most doubles a range",
+        "half of a huge page may be missing: more huge pages, and bloat at most doubles a range",
     ),
     hard(
         HARD,
         511,
-        "one base page suffices: soonest, most memory; the kernel's splitting of underused pages is off at 511",
+        "one base page suffices: huge soonest, most memory; at 511 the kernel does not split underused pages",
     ),
 ];
 
 /// All settings of the kernel alone, in the order of a round.
 pub const KERNEL_SETTINGS: [KernelSetting; 7] = [
-    enabled(NEVER, ThpEnabled::Never, "base pages: what everything is measured against"),
+    enabled(NEVER, ThpEnabled::Never, "base pages, with which all others are compared"),
     enabled(
         "thp-madvise",
         ThpEnabled::Madvise,
-        "what most distributions ship: huge only where a program asks",
+        "the default of most distributions: huge pages only where a program asks",
     ),
     enabled(
         ALWAYS,
         ThpEnabled::Always,
-        "huge from the first touch; khugepaged at its defaults for what remains",
+        "memory is huge from the first touch; khugepaged at its defaults collapses the rest",
     ),
     TUNED[0],
     TUNED[1],

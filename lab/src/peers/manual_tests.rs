@@ -28,7 +28,7 @@ fn kernel_table() -> String {
         let settings: Vec<String> = lines.iter().map(short).collect();
         text += &format!("| {} | {} | {} |\n", setting.name, settings.join(", "), setting.why);
     }
-    text + &format!("\nThe settings are [the kernel's]({KERNEL_SOURCE}).\n")
+    text + &format!("\nThe [kernel's documentation]({KERNEL_SOURCE}) describes these settings.\n")
 }
 
 #[test]

@@ -44,15 +44,15 @@ const fn preloaded(library: Library, name: &'static str, why: &'static str, sour
 /// `{kib}` stand for the memory of the workload. `{hugetlbfs}` stands for a mount of 2 MiB pages
 /// that the bench makes.
 pub const PEERS: &[Peer] = &[
-    plain(BASELINE, "base pages; every ratio is to it", TUNABLES),
+    plain(BASELINE, "base pages, the basis of every ratio", TUNABLES),
     Peer {
         variables: &[("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")],
-        ..plain("glibc-thp", "its best on transparent huge pages: the heap is advised", TUNABLES)
+        ..plain("glibc-thp", "glibc's best for THP: malloc advises the heap", TUNABLES)
     },
     Peer {
         variables: &[("GLIBC_TUNABLES", "glibc.malloc.hugetlb=2")],
         pool: Some(PageSize::HUGE_2M),
-        ..plain("glibc-hugetlb", "its best on a pool: the heap is mapped from it", TUNABLES)
+        ..plain("glibc-hugetlb", "glibc's best for a pool: malloc maps the heap from it", TUNABLES)
     },
     Peer {
         variables: &[("HUGETLB_MORECORE", "yes")],
@@ -60,22 +60,22 @@ pub const PEERS: &[Peer] = &[
         ..preloaded(
             LIBHUGETLBFS,
             "libhugetlbfs",
-            "its one setting for malloc, without effect since glibc 2.34 removed the hook: HUGETLB_SHM is for shmget alone, \
-             HUGETLB_ELFMAP for relinked segments, and hugectl --heap of 2.24 sets glibc's tunable (glibc-hugetlb)",
+            "the library's one setting for malloc, without effect since glibc 2.34. HUGETLB_SHM serves only shmget, \
+             HUGETLB_ELFMAP relinked segments; hugectl --heap of 2.24 sets glibc's tunable (glibc-hugetlb)",
             HUGETLBFS_ISSUE,
         )
     },
-    preloaded(MIMALLOC_2, "mimalloc2", "as Debian's users have it", MIMALLOC_OPTIONS),
+    preloaded(MIMALLOC_2, "mimalloc2", "Debian's package, without settings", MIMALLOC_OPTIONS),
     Peer {
         variables: &[("MIMALLOC_LARGE_OS_PAGES", "1")],
         pool: Some(PageSize::HUGE_2M),
-        ..preloaded(MIMALLOC_2, "mimalloc2-large", "2 MiB pages wherever it maps memory", MIMALLOC_OPTIONS)
+        ..preloaded(MIMALLOC_2, "mimalloc2-large", "2 MiB pages for all mimalloc mappings", MIMALLOC_OPTIONS)
     },
-    preloaded(MIMALLOC_3, "mimalloc3", "the newest, which advises THP by itself", MIMALLOC_OPTIONS),
+    preloaded(MIMALLOC_3, "mimalloc3", "the newest version, which advises THP by default", MIMALLOC_OPTIONS),
     Peer {
         variables: &[("MIMALLOC_ALLOW_LARGE_OS_PAGES", "1")],
         pool: Some(PageSize::HUGE_2M),
-        ..preloaded(MIMALLOC_3, "mimalloc3-large", "2 MiB pages wherever it maps memory", MIMALLOC_OPTIONS)
+        ..preloaded(MIMALLOC_3, "mimalloc3-large", "2 MiB pages for all mimalloc mappings", MIMALLOC_OPTIONS)
     },
     Peer {
         variables: &[("MIMALLOC_ALLOW_LARGE_OS_PAGES", "1"), ("MIMALLOC_RESERVE_OS_MEMORY", "{kib}KiB")],
@@ -83,7 +83,7 @@ pub const PEERS: &[Peer] = &[
         ..preloaded(
             MIMALLOC_3,
             "mimalloc3-reserved",
-            "one arena of 2 MiB pages for all of the work, committed at the start: no mapping on the way",
+            "mimalloc maps one arena of 2 MiB pages for all work at the start, nothing later",
             MIMALLOC_OPTIONS,
         )
     },
@@ -93,37 +93,43 @@ pub const PEERS: &[Peer] = &[
         ..preloaded(
             MIMALLOC_3,
             "mimalloc3-gigantic",
-            "arenas of 1 GiB reserved at the start; on 2 MiB pages where no page of 1 GiB is free",
+            "mimalloc reserves 1 GiB pages at the start, or 2 MiB pages if no page of 1 GiB is free",
             MIMALLOC_OPTIONS,
         )
     },
     Peer {
         variables: &[("MALLOC_CONF", "thp:always")],
-        ..preloaded(JEMALLOC, "jemalloc-thp", "every extent is advised", JEMALLOC_OPTIONS)
+        ..preloaded(JEMALLOC, "jemalloc-thp", "jemalloc advises THP for every extent", JEMALLOC_OPTIONS)
     },
     Peer {
         variables: &[("MALLOC_CONF", "thp:always,metadata_thp:auto")],
         ..preloaded(
             JEMALLOC,
             "jemalloc-metadata",
-            "its tables as well, once there are many: what `bench run` takes",
+            "jemalloc also advises its tables once they are many; `bench run` uses this setting",
             JEMALLOC_OPTIONS,
         )
     },
     Peer {
         variables: &[("MALLOC_CONF", "thp:always,metadata_thp:always")],
-        ..preloaded(JEMALLOC, "jemalloc-metadata-all", "its tables from the start", JEMALLOC_OPTIONS)
+        ..preloaded(
+            JEMALLOC,
+            "jemalloc-metadata-all",
+            "jemalloc advises its tables from the start",
+            JEMALLOC_OPTIONS,
+        )
     },
     Peer {
         variables: &[("MALLOC_CONF", "hpa:true,thp:always,metadata_thp:auto")],
         ..preloaded(
             JEMALLOC,
             "jemalloc-hpa",
-            "its huge-page allocator packs small extents; in 5.3 it advises a page once it is full, for khugepaged to collapse",
+            "jemalloc's huge-page allocator packs small extents. Version 5.3 advises each page once it is \
+             full, and khugepaged collapses it",
             JEMALLOC_OPTIONS,
         )
     },
-    preloaded(TCMALLOC, "tcmalloc", "as Debian's users have it; it asks for no huge pages", GPERFTOOLS),
+    preloaded(TCMALLOC, "tcmalloc", "Debian's package without settings: requests no huge pages", GPERFTOOLS),
     Peer {
         variables: &[
             ("TCMALLOC_MEMFS_MALLOC_PATH", "{hugetlbfs}/tcmalloc."),
@@ -133,14 +139,14 @@ pub const PEERS: &[Peer] = &[
         ..preloaded(
             TCMALLOC,
             "tcmalloc-memfs",
-            "its heap is a file on a hugetlbfs: its only way to huge pages",
+            "this tcmalloc's only way to huge pages: its heap is a file on a hugetlbfs",
             GPERFTOOLS,
         )
     },
     preloaded(
         GOOGLE_TCMALLOC,
         "tcmalloc-google",
-        "TEMERAIRE, which fills huge pages and advises them by itself; it has no setting for a pool",
+        "TEMERAIRE fills huge pages and advises THP by itself; it has no setting for a pool",
         TEMERAIRE,
     ),
     Peer {
@@ -148,7 +154,7 @@ pub const PEERS: &[Peer] = &[
         start: Start::Run(&[]),
         variables: &[],
         pool: Some(PageSize::HUGE_2M),
-        why: "the default, and what the gates judge",
+        why: "megapage's default, which the gates judge",
         source: RUN,
     },
     Peer {
@@ -156,7 +162,7 @@ pub const PEERS: &[Peer] = &[
         start: Start::Run(&["--heap", "1g"]),
         variables: &[],
         pool: Some(PageSize::HUGE_1G),
-        why: "on a pool of 1 GiB pages, there while it runs alone; `access` and `retrieval` have it, no gate counts it",
+        why: "a heap on 1 GiB pages, in the pool only while this peer runs; part of `access` and `retrieval`, without a gate",
         source: RUN,
     },
     Peer {
@@ -164,7 +170,7 @@ pub const PEERS: &[Peer] = &[
         start: Start::Run(&["--heap", "thp"]),
         variables: &[],
         pool: None,
-        why: "without a pool",
+        why: "megapage without a pool",
         source: RUN,
     },
     Peer {
@@ -172,7 +178,7 @@ pub const PEERS: &[Peer] = &[
         start: Start::OwnLibrary,
         variables: &[("MEGAPAGE_HEAP", "auto")],
         pool: Some(PageSize::HUGE_2M),
-        why: "without the launcher",
+        why: "megapage's library without the launcher",
         source: RUN,
     },
     Peer {
@@ -181,7 +187,7 @@ pub const PEERS: &[Peer] = &[
         // More than any machine has: memory is always short of it.
         variables: &[("MEGAPAGE_HEAP", "thp"), ("MEGAPAGE_SHORT_BELOW", "9223372036854775807")],
         pool: None,
-        why: "the library on THP, with memory taken to be always short: what it returns",
+        why: "shows how much memory the library on THP returns if memory is always short",
         source: RUN,
     },
 ];

@@ -73,7 +73,7 @@ mod tests {
             settled: phase,
             after: phase,
         };
-        Row { configuration, who: Who::Nobody, samples: vec![sample], notes: Vec::new() }
+        Row { configuration, who: Who::Base, samples: vec![sample], notes: Vec::new() }
     }
 
     #[test]

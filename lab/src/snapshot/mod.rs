@@ -57,7 +57,7 @@ const OURS: &str = "run-snapshot";
 
 /// The configurations by name, in the order of a round.
 pub const CONFIGURATIONS: [(&str, Who); 5] = [
-    (BASE, Who::Nobody),
+    (BASE, Who::Base),
     (THP, Who::Allocator),
     (OURS, Who::Run(&["--fork", "snapshot"])),
     ("run-outside", Who::Run(&["--fork", "snapshot", "--mechanism", "outside"])),
@@ -276,7 +276,7 @@ fn one(who: Who, keys: u64, seed: u64, place: &Place, signals: &Signals) -> Resu
         Who::Daemon => Some(Daemon::start("megapage", &[server.pid()], place, signals)?),
         _ => None,
     };
-    let expects = who != Who::Nobody;
+    let expects = who != Who::Base;
     let load = Load::start(&server.socket(), keys, VALUE, RATE, seed)?;
     until(expects, signals, || Ok(server.huge_share()? >= THERE))?;
     load.stop()?;

@@ -23,7 +23,7 @@ const KEYS_PER_CALL: u64 = 20_000;
 #[serde(rename_all = "kebab-case")]
 pub enum Who {
     /// No program: base pages.
-    Nobody,
+    Base,
     /// Its own allocator with `thp:always`: as under the kernel's setting `always`, for this
     /// process alone.
     Allocator,
@@ -46,13 +46,13 @@ pub(super) struct Server {
 /// Returns the command line, without the socket and the directory.
 pub(super) fn words(who: Who) -> Vec<&'static str> {
     let mut words = match who {
-        Who::Nobody | Who::Daemon => Vec::new(),
+        Who::Base | Who::Daemon => Vec::new(),
         Who::Allocator => vec!["env", "MALLOC_CONF=thp:always"],
         Who::Run(arguments) => [&["megapage", "run"], arguments, &["--"]].concat(),
     };
     words.push(redis::SERVER);
     words.extend(redis::ARGUMENTS);
-    words.push(if who == Who::Nobody { "yes" } else { "no" });
+    words.push(if who == Who::Base { "yes" } else { "no" });
     words
 }
 

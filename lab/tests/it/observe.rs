@@ -115,5 +115,5 @@ fn the_observed_is_compared_with_one_that_is_not() {
     let slowdown = report.found.slowdown.as_ref().unwrap();
     assert!(slowdown.samples > 0 && slowdown.believed.is_some(), "{slowdown:?}");
     assert!(slowdown.slowdown.median.is_finite() && slowdown.control.median.is_finite(), "{slowdown:?}");
-    assert!(report.human().contains("nobody observed"));
+    assert!(report.human().contains("none observed"));
 }

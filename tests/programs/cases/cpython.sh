@@ -1,4 +1,4 @@
-# program: CPython, 70 modules of its own test suite
+# program: CPython, 70 modules of its test suite
 # version: /usr/bin/python3 --version
 # modes: default
 # seconds: 400

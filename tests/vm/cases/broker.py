@@ -61,5 +61,5 @@ with vm.Child("megapage", "pool", "serve", "--stock", "32", "--grow", "32") as b
                      true.hugetlb)
         empty = vm.wait_until(lambda: truth.pool() == 0, 20)
         vm.check(ROW, "the pages that it added go back", empty, truth.pool(), 0)
-vm.megapage("run --pool", "run", "--pool=nobody-there", "--", "true", allowed=(0, 125))
+vm.megapage("run --pool", "run", "--pool=no-such-pool", "--", "true", allowed=(0, 125))
 vm.pool_pages(0)

@@ -74,7 +74,7 @@ for setting in ("never", "always", "madvise"):
 # Another user, who may do nothing that only root may.
 found, _ = verdicts("--user", "nobody")
 vm.check(ROW, "it answers for another user", bool(found), found, "verdicts")
-vm.megapage(ROW, "doctor", "--user", "nobody-of-that-name", allowed=(2,))
+vm.megapage(ROW, "doctor", "--user", "no-such-user", allowed=(2,))
 vm.megapage(ROW, "doctor", "--only-read", allowed=(0, 1))
 vm.megapage(ROW, "doctor", "--for", "redis-server", allowed=(0, 1))
 vm.megapage(ROW, "doctor", "--log", "/dev/null", allowed=(0, 1))

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-const NOBODY: &str = "65534";
+const ORDINARY: &str = "65534";
 
 fn doctor(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_megapage")).arg("doctor").args(arguments).output().unwrap()
@@ -204,7 +204,7 @@ fn the_remedies_help() {
     assert_eq!(verdict(&before, "mmap(MAP_HUGETLB) of 2m")["outcome"], "works");
     assert_eq!(verdict(&before, "shmget")["errno"], 1);
 
-    let _group = Setting::set("vm.hugetlb_shm_group", NOBODY);
+    let _group = Setting::set("vm.hugetlb_shm_group", ORDINARY);
     let after = json(&doctor(&["--user", "nobody", "--json"]));
     let segment = verdict(&after, "shmget");
     assert_eq!((&segment["outcome"], &segment["basis"]), (&"works".into(), &"tried".into()));
@@ -307,7 +307,7 @@ fn a_user_without_rights_gets_a_true_answer_too() {
     megapage_testing::copied(env!("CARGO_BIN_EXE_megapage"), &copy);
     let as_nobody = |arguments: &[&str]| {
         Command::new("setpriv")
-            .args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"])
+            .args(["--reuid", ORDINARY, "--regid", ORDINARY, "--clear-groups"])
             .arg(&copy)
             .arg("doctor")
             .args(arguments)

@@ -95,7 +95,7 @@ fn a_user_who_may_not_is_told_so() {
     // that writes the copy, and the copy cannot be executed while that is open.
     let copied = Command::new("cp").arg(MEGAPAGE).arg(&copy).status().unwrap();
     assert!(copied.success());
-    let nobody = |arguments: &[&str]| {
+    let unprivileged = |arguments: &[&str]| {
         Command::new("setpriv")
             .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
             .arg(&copy)
@@ -103,7 +103,7 @@ fn a_user_who_may_not_is_told_so() {
             .current_dir("/")
             .output()
     };
-    let Ok(output) = nobody(&["pool", "set", "2m=+1"]) else {
+    let Ok(output) = unprivileged(&["pool", "set", "2m=+1"]) else {
         skip("needs setpriv (util-linux)");
         return;
     };
@@ -116,15 +116,15 @@ fn a_user_who_may_not_is_told_so() {
     );
     assert_eq!(said_set.err.lines().count(), 1);
     // Listing is allowed, and names the processes that it could not see.
-    let list = said(nobody(&["pool", "list"]).unwrap());
+    let list = said(unprivileged(&["pool", "list"]).unwrap());
     assert_eq!(list.status, 0, "{}", list.err);
     assert!(list.out.contains("Processes that may not be read"), "{}", list.out);
     // A dry run is allowed, too.
-    assert_eq!(said(nobody(&["pool", "set", "2m=+1", "--dry-run"]).unwrap()).status, 0);
+    assert_eq!(said(unprivileged(&["pool", "set", "2m=+1", "--dry-run"]).unwrap()).status, 0);
     let image = directory.path().join("image");
     fs::create_dir(&image).unwrap();
     let root = image.to_str().unwrap();
-    let persist = said(nobody(&["pool", "persist", "2m=1", "--apply", "--root", root]).unwrap());
+    let persist = said(unprivileged(&["pool", "persist", "2m=1", "--apply", "--root", root]).unwrap());
     assert_eq!(persist.status, 2, "{}", persist.out);
     assert!(persist.err.contains("run as root (sudo)"), "{}", persist.err);
 }

@@ -253,18 +253,18 @@ fn another_users_process_is_listed_with_what_everybody_may_see() {
     let holder = Holder::start();
     let directory = tempfile::tempdir().unwrap();
     let copy = public_copy(directory.path());
-    let nobody = |arguments: &[&str]| {
+    let unprivileged = |arguments: &[&str]| {
         let user = ["--reuid", "65534", "--regid", "65534", "--clear-groups", &copy];
         said(Command::new("setpriv").args(user).args(arguments).env("COLUMNS", "200").output().unwrap())
     };
-    let text = nobody(&["top", "--once", "-d", "0.1", &holder.pid()]);
+    let text = unprivileged(&["top", "--once", "-d", "0.1", &holder.pid()]);
     assert_eq!(text.status, 0, "{}", text.err);
     let row = text.out.lines().find(|line| line.trim_start().starts_with(&holder.pid())).unwrap();
     let cells: Vec<&str> = row.split_whitespace().rev().collect();
     assert!(cells[0] == "denied" && cells[2..7] == ["-"; 5] && cells[7].ends_with('M'), "{row}");
     assert!(text.out.contains("is denied to us"), "{}", text.out);
 
-    let map = nobody(&["map", &holder.pid()]);
+    let map = unprivileged(&["map", &holder.pid()]);
     assert_eq!((map.status, map.out.as_str()), (2, ""), "{}", map.err);
     assert!(map.err.contains("denied to us"), "{}", map.err);
 }

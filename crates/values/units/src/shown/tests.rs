@@ -18,8 +18,8 @@ fn nothing_steers_and_lines_stay_where_they_may() {
 
 #[test]
 fn colours_alone_are_kept() {
-    let text = "\x1b[1mbold\x1b[0m \x1b[38;5;7mx\x1b[2J\x1b]0;t\x07\x1b[mend\x1b[\x1b";
-    assert_eq!(painted(text), "\x1b[1mbold\x1b[0m \x1b[38;5;7mx?[2J?]0;t?\x1b[mend?[?");
+    let text = "\x1b[1mbold\x1b[0m \x1b[38;5;7mx\x1b[2J\x1b]0;t\x07\x1b[mtail\x1b[\x1b";
+    assert_eq!(painted(text), "\x1b[1mbold\x1b[0m \x1b[38;5;7mx?[2J?]0;t?\x1b[mtail?[?");
 }
 
 #[test]
