@@ -230,25 +230,26 @@ class Traced(Environment):
 
 ENVIRONMENTS = [
     Environment("open", "no limit"),
-    Group("group", "control group, plain's peak x 1.05 + 4 MiB"),
-    AddressSpace("as", "RLIMIT_AS, plain's VmPeak x 1.05 + 16 MiB, up to the next 64 MiB"),
-    Data("data", "RLIMIT_DATA in the same way from VmData, RLIMIT_MEMLOCK 8 MiB without CAP_IPC_LOCK"),
-    Seccomp("seccomp", "a filter that kills on calls that plain does not make"),
+    Group("group", "control group with the plain program's peak x 1.05 + 4 MiB"),
+    AddressSpace("as", "RLIMIT_AS with the plain program's VmPeak x 1.05 + 16 MiB, rounded up to the next 64 MiB"),
+    Data("data", "RLIMIT_DATA, computed as in `as` from VmData, and RLIMIT_MEMLOCK of 8 MiB without CAP_IPC_LOCK"),
+    Seccomp("seccomp", "a filter that kills at system calls that the plain program does not make"),
     Bare("bare", "no /proc and no /sys"),
-    Jemalloc("jemalloc", "jemalloc preloaded besides", few=True),
+    Jemalloc("jemalloc", "jemalloc preloaded, too", few=True),
     Namespace("userns", "user namespace", few=True),
     Chroot("chroot", "chroot without megapage's files", few=True),
     OldUserland("debian11", "Debian 11's userland", few=True),
-    Children("children", "musl and 32-bit children", few=True),
+    Children("children", "child processes of musl and of 32 bits", few=True),
 ]
 # Environments that need another kernel or machine: the cases harm_* of tests/vm.
 MACHINES = [
-    Group("cgroup2", "control group of version 2, memory.max of plain's peak x 1.05 + 4 MiB"),
-    High("high", "the same with memory.high"),
-    Overcommit("overcommit", "vm.overcommit_memory=2, CommitLimit of plain's Committed_AS x 1.05 + 16 MiB, up to the next 64 MiB"),
-    Traced("fragmented", "no free block of 2 MiB, and none to be had by compaction"),
+    Group("cgroup2", "control group of version 2, memory.max at the plain program's peak x 1.05 + 4 MiB"),
+    High("high", "as `cgroup2`, with memory.high"),
+    Overcommit("overcommit", "vm.overcommit_memory=2, CommitLimit at the plain program's Committed_AS x 1.05 + 16 MiB, "
+               "rounded up to the next 64 MiB"),
+    Traced("fragmented", "no free block of 2 MiB, not even after compaction"),
     Environment("small", "a machine of 256 MiB"),
-    Environment("nothp", "a kernel that is built without THP"),
+    Environment("nothp", "a kernel built without THP"),
 ]
 BY_NAME = {environment.name: environment for environment in ENVIRONMENTS}
 MACHINES_BY_NAME = {environment.name: environment for environment in MACHINES}

@@ -33,8 +33,8 @@ def section(document):
     rows = document["results"]
     columns = [one for one in EVERY if any(row["environment"] == one.name for row in rows)]
     lines = [
-        "`ok`: nothing differs from plain. `known`: a difference that has a reason in `tests/harm/expected.txt`. **no**: a",
-        "difference; `tests/harm/results/matrix.json` says which. `-`: not run, or plain does not run there.",
+        "`ok`: the program behaves as without megapage. `known`: a difference with a reason in `tests/harm/expected.txt`. **no**: any",
+        "other difference, listed in `tests/harm/results/matrix.json`. `-`: not run, or the plain program does not run there.",
         "",
         *(f"- `{one.name}`: {one.title}" for one in columns),
         "",

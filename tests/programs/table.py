@@ -6,8 +6,8 @@ import platform
 HEADER = """\
 # Real programs under `megapage run`
 
-Each line is a program under `megapage run` that was checked: by its own test suite, by its own benchmark with its data
-compared, or by comparing its output with a plain run. Every result was the same as without megapage{failed}.
+Each row shows a program that was checked under `megapage run`: by its test suite, by its benchmark and a comparison of the data,
+or by comparing its output with a plain run's. Every result was the same as without megapage{failed}.
 
 <!-- manual skip tests/programs has its driver -->
 ```sh
@@ -15,11 +15,11 @@ tests/programs/driver.py --only redis --mode default --keep    # one program in 
 tests/programs/driver.py --table docs/programs.md              # this page; the cases are in tests/programs/cases
 ```
 
-- *Mode*: `default` is `megapage run` without options; `preload-2m` and `preload-thp` force the preloaded allocator and its
-  backing; the others force that mechanism. In `default`, `preload-2m` and `tunable` the pool has {pool} MiB of 2 MiB pages: larger
-  programs run it dry.
-- *Mechanism*, and what backed anonymous memory at its peak, in MiB, come from the report. If a case runs several programs, the
-  largest counts. A program too short to be sampled has none.
+- *Mode*: `default` is `megapage run` without options. `preload-2m` and `preload-thp` force the preloaded allocator and its kind of
+  page. The other modes force the mechanism that they name. In `default`, `preload-2m` and `tunable` the hugetlb pool has {pool} MiB
+  of 2 MiB pages; larger programs use up the pool.
+- The columns from *mechanism* on come from the report: *hugetlb*, *THP* and *base* show anonymous memory at its peak, in MiB. If a
+  case runs several programs, its row shows the largest. For a program too short for a sample, memory columns are empty.
 
 Machine: {machine}.
 

@@ -82,8 +82,8 @@ def section(document):
     releases = {row["kernel"]: row["release"] for row in document["results"] if row["release"]}
     commands = sorted({command for row in document["results"] for command in row["commands"]})
     lines = [
-        "`n`: claims of a command that agree with the kernel's own counts. `n*`: the kernel lacks what some of them need, and the",
-        "command says so; `n, refused`: what all of them need. **wrong**: a claim is false, or the command failed. `-`: not",
+        "`n`: the number of a command's claims that agree with the kernel's own counts. `n*`: the kernel lacks abilities for some",
+        "claims, and the command says so; `n, refused`: for all claims. **wrong**: a claim is false, or the command failed. `-`: not",
         "applicable.",
         "",
         "| command | " + " | ".join(heading(kernel, releases.get(kernel)) for kernel in kernels) + " |",
@@ -115,7 +115,7 @@ def section(document):
         counts = [row for run in runs for row in run["commands"].values()]
         bad = sum(len(row["wrong"]) for row in counts)
         total = sum(row["right"] + row["lacking"] for row in counts) + bad
-        lines.append(f"Commit {made_from} ({where}): {len(runs)} runs of cases, {total} claims, {bad} wrong, "
+        lines.append(f"Commit {made_from} ({where}): {len(runs)} test runs, {total} claims, {bad} wrong, "
                      f"{sum(len(run['faults']) for run in runs)} other faults.")
     if wrong or faults:
         lines += ["", *dict.fromkeys(wrong), *dict.fromkeys(faults)]

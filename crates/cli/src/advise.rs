@@ -16,35 +16,35 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-/// Say whether a program would gain from huge pages, which, how, and at what cost.
+/// Estimate a program's gain from huge pages, and show the best kind, how to get it, and its cost.
 ///
-/// Observes each process for some seconds, from outside, at less than 1 % of its time (--trial: 10
-/// %). A started program runs as it would alone; the advice follows the observation, and megapage
+/// Observes each process for some seconds, from outside, at less than 1 % of the process's time
+/// (--trial: 10 %). With COMMAND, megapage starts the program, observes it, prints the advice, and
 /// waits for the program's end. Exit status: 0 done; 1 a process could not be judged, or the
 /// program failed; 2 bad input, or nothing could be judged.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Processes, by number or by name (as pgrep: a regular expression)
+    /// Processes: PIDs, or names (regular expressions, as for pgrep)
     #[arg(value_name = "PID|NAME", required_unless_present = "command")]
     processes: Vec<String>,
-    /// How long to observe each process
+    /// Seconds to observe each process
     #[arg(long, value_name = "N", default_value = "10", value_parser = seconds)]
     seconds: Duration,
-    /// Then make a subsample of its memory huge for a while, compare its progress, and undo it;
-    /// needs root
+    /// After observing, put part of the memory on huge pages, compare the process's speed, and undo
+    /// the change; needs root
     #[arg(long)]
     trial: bool,
-    /// Size of the trial's subsample, in percent of what could be huge
+    /// Memory that --trial makes huge, in percent of all that could be huge
     #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = percent, requires = "trial")]
     trial_share: f64,
-    /// Use this tracker alone: bpf, idle-pages or pagemap; default: the best that works
+    /// Method to observe memory: bpf, idle-pages or pagemap [default: the best that works]
     #[arg(long, value_name = "HOW", value_parser = crate::sampling::tracker)]
     tracker: Option<TrackerKind>,
-    /// Print JSON (schema megapage.advise/1); a program's standard output then goes to standard
-    /// error
+    /// Print JSON (schema megapage.advise/1); the started program's standard output then goes to
+    /// standard error
     #[arg(long)]
     json: bool,
-    /// End the program (SIGTERM) after the observation
+    /// End the started program (SIGTERM) after the observation
     #[arg(long)]
     stop: bool,
     /// Write the input of the last estimate to this file: for tests of the estimate

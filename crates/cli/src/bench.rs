@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Measure a program with and without megapage, pair by pair
+/// Measure a program with and without megapage, in alternate runs
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -21,9 +21,10 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum BenchArgs {
-    /// Run your own command as it is and under megapage, pair by pair, and say what megapage brings
+    /// Run your own command with and without megapage in each of several rounds, and show the
+    /// difference
     ///
-    /// Its standard input is empty; what it writes goes to a log.
+    /// The command's standard input is empty, and its output goes to a log.
     Run {
         #[command(flatten)]
         how: How,
@@ -38,29 +39,29 @@ enum BenchArgs {
 
 #[derive(Debug, clap::Args)]
 struct How {
-    /// Measured rounds; an interval needs at least 6
+    /// Measured rounds; a 95 % interval needs at least 6
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
-    /// Ways to compare with plain, separated by commas: tunable, ours, thp, mimalloc, jemalloc,
-    /// tcmalloc
+    /// Ways to compare with plain, separated by commas: tunable, ours (megapage run), thp,
+    /// mimalloc, jemalloc, tcmalloc
     #[arg(long, value_delimiter = ',', default_value = "plain,tunable,ours")]
     ways: Vec<String>,
-    /// Judge by wall-clock or processor time
+    /// Compare by wall-clock time or processor time
     #[arg(long, value_enum, default_value_t = Clock::Wall)]
     clock: Clock,
-    /// Give this option to 'megapage run' as well, such as --option=--children; may be repeated
+    /// Pass this option to 'megapage run', such as --option=--children. Repeatable
     #[arg(long, allow_hyphen_values = true, value_name = "OPTION")]
     option: Vec<OsString>,
-    /// Keep what the last run wrote in this file, also where it failed
+    /// Keep the last run's output in this file, even if the run failed
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Selects the order within each round
+    /// Random seed of the order within each round
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Print what would be run, and run nothing
     #[arg(long)]
     dry_run: bool,
-    /// Print JSON (megapage.bench/1)
+    /// Print JSON (schema megapage.bench/1)
     #[arg(long)]
     json: bool,
     /// Write the JSON to this file as well

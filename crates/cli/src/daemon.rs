@@ -13,34 +13,37 @@ use megapage_report::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Promote hot memory and recover bloat in unmodified programs
+/// Make hot memory of unmodified programs huge, and free unused huge memory
 ///
-/// Watches processes, lets a policy decide which memory to promote, split or recover, and acts
-/// through the kernel's own interfaces, within budgets. SIGHUP rereads the configuration, SIGTERM
-/// ends the daemon cleanly. Arguments override the file.
+/// Watches processes; a policy decides which memory to make huge, split or free. The daemon acts
+/// within budgets, through the kernel's own interfaces. SIGHUP rereads the configuration, SIGTERM
+/// ends the daemon cleanly. Arguments override the configuration.
 ///
-/// Exit status: 0 stopped as requested; 1 --once did not obtain all; 2 bad input, or it cannot run.
+/// Exit status: 0 stopped as requested; 1 an action of --once failed; 2 bad input, or it cannot
+/// run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only these processes: PIDs, or regular expressions for names [default: those of the file]
+    /// Only these processes: PIDs, or regular expressions for names [default: as configured]
     #[arg(value_name = "PROCESS", value_parser = name)]
     processes: Vec<String>,
-    /// The policy: megapage, hawkeye-pmu, hawkeye-g, ingens, freebsd, linux, or a variant of these
+    /// The policy for huge pages: megapage, hawkeye-pmu, hawkeye-g, ingens, freebsd, linux, or a
+    /// variant (docs/policies.md)
     #[arg(long, value_name = "NAME", value_parser = policy)]
     policy: Option<String>,
-    /// The configuration [default: /etc/megapage/daemon.toml, which may be missing]
+    /// The configuration file [default: /etc/megapage/daemon.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Make one pass, show what it did, and exit
+    /// Make one round (observe, decide, act), show the result, and exit
     #[arg(long)]
     once: bool,
-    /// Show what would be done, and change nothing. Samples accesses unless a running daemon does
+    /// Show what would be done, and change nothing. Still samples accesses, unless a running daemon
+    /// samples them
     #[arg(long)]
     dry_run: bool,
-    /// Print JSON (schema megapage.daemon/2), one document for each pass
+    /// Print JSON (schema megapage.daemon/2), one document for each round
     #[arg(long)]
     json: bool,
-    /// Check the configuration, print the effective one, and exit
+    /// Check the configuration, print every value in effect, and exit
     #[arg(long, conflicts_with_all = ["once", "dry_run", "json"])]
     check_config: bool,
 }

@@ -12,30 +12,30 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Find and explain what stands between a user or a program and huge pages
+/// Find and explain what keeps a user or a program from getting huge pages
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The user in question, by login name or number; trials as another user need root
+    /// Check for this user, by login name or number; trials as another user need root
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
-    /// Also look at this program: a path, or a name in PATH
+    /// Also check this program, by path or by name in PATH
     #[arg(long = "for", value_name = "PROGRAM")]
     program: Option<OsString>,
     /// Only read files: do not try to get a huge page
     #[arg(long)]
     only_read: bool,
-    /// Explain notes, too, and list what the kernel lacks
+    /// Explain notes (minor findings) too, and list what the kernel lacks
     #[arg(short, long, conflicts_with = "json")]
     verbose: bool,
-    /// Say why ranges of this running process are not on huge pages, or the one around a
-    /// hexadecimal address
+    /// Explain why memory of this running process is not on huge pages; with ADDRESS (hexadecimal),
+    /// only the range around that address
     #[arg(long, value_name = "PROCESS[:ADDRESS]", conflicts_with_all = ["user", "program", "only_read"])]
     why: Option<String>,
-    /// Explain messages about huge pages in this log; - is standard input; without a file, in the
+    /// Explain messages about huge pages in this log; - is standard input. Without FILE, read the
     /// journal of --unit
     #[arg(long, value_name = "FILE|-", num_args = 0..=1, conflicts_with_all = ["user", "program", "only_read", "why"])]
     log: Option<Option<PathBuf>>,
-    /// With --log: the journal of this service since the machine has started
+    /// With --log: read the journal of this service since the last boot
     #[arg(short, long, value_name = "UNIT", requires = "log")]
     unit: Option<String>,
     /// Print JSON (schema megapage.doctor/1; with --why, megapage.doctor-why/1; with --log,

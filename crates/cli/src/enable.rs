@@ -16,11 +16,11 @@ use std::process::ExitCode;
 /// Enable huge pages for a systemd service, by one drop-in.
 ///
 /// Reads the unit with its drop-ins, and writes /etc/systemd/system/UNIT.d/50-megapage.conf. The
-/// service starts as before: readiness, main process and confinement stay. `megapage disable UNIT`
-/// removes the file.
+/// service starts as before: readiness, main process and confinement do not change. `megapage
+/// disable UNIT` removes the drop-in.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The service, or a program that one service starts
+    /// The service, or a program that exactly one service starts
     #[arg(value_name = "UNIT|PROGRAM")]
     unit: String,
     /// For drop-ins: takes note of the end of a run
@@ -31,24 +31,24 @@ pub(crate) struct Args {
     starting: bool,
     #[command(flatten)]
     backing: Backing,
-    /// Take the heap's first pages from the broker of pre-zeroed pages of this name, or at this
+    /// Take the heap's first pages from the broker (megapage pool serve) of this name or at this
     /// path
     #[arg(long, value_name = "NAME|PATH")]
     pool: Option<String>,
-    /// The backing of the program's text: file or none
+    /// Huge pages for the program's code: file or none
     #[arg(long, value_name = "KIND", default_value = "none")]
     text: Text,
     #[command(flatten)]
     way: Way,
 }
 
-/// Undo `megapage enable`: remove what it has written, and nothing else.
+/// Undo `megapage enable`: remove only the files that it has written.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DisableArgs {
     /// The service
     #[arg(value_name = "UNIT", required_unless_present = "all")]
     unit: Option<String>,
-    /// All services that are enabled; status 1 if some stay so
+    /// Disable all enabled services; exit status 1 if some stay enabled
     #[arg(long, conflicts_with = "unit")]
     all: bool,
     #[command(flatten)]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// `--root`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Root {
-    /// Take the files below this directory, such as an image's root
+    /// Work on the files below this directory, such as an image's root
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
 }
@@ -39,30 +39,30 @@ pub fn name(text: &str) -> Result<String, String> {
 /// Options of `run` and `enable` for the memory of a program, and for the way to reach it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Backing {
-    /// The backing of the heap: auto, 1g, 2m, thp or none
+    /// Huge pages for the heap: auto, 1g or 2m (hugetlb), thp, or none
     #[arg(long, value_name = "KIND", default_value = "auto")]
     pub heap: Heap,
-    /// The backing of its shared memory (shmget, shared mappings): 2m, thp, auto or none
+    /// Huge pages for the program's shared memory (shmget, shared mappings): auto, 2m, thp or none
     #[arg(long, value_name = "KIND", default_value = "auto")]
     pub shm: Shm,
-    /// How the program is reached: auto, preload, tunable, runtime or outside
+    /// How to give the program huge pages: auto, preload, tunable, runtime or outside (docs/run.md)
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = mechanism)]
     pub mechanism: Choice,
-    /// Give freed memory back after this time, such as 500ms, 1s, 2m, or never
+    /// Return freed memory to the kernel after this time, such as 500ms, 1s, 2m (minutes), or never
     #[arg(long, value_name = "TIME", default_value = "1s")]
     pub return_after: ReturnAfter,
-    /// The program's reason to fork: auto, cheap (to start programs) or snapshot (to save its
-    /// memory)
+    /// Make memory huge again after forks: cheap (forks start programs), snapshot (forks save
+    /// memory) or auto (never)
     #[arg(long, value_name = "WHY", default_value = "auto")]
     pub fork: Fork,
-    /// Let the program's children run with the preloaded library too
+    /// Preload megapage's library in the program's children too
     #[arg(long)]
     pub children: bool,
-    /// Pass options to a JVM by JAVA_TOOL_OPTIONS, for start scripts
+    /// Pass huge-page options by JAVA_TOOL_OPTIONS to a JVM that a script starts
     #[arg(long)]
     pub jvm: bool,
-    /// Transparent huge pages of the program and its children: settings (the machine's), never, or
-    /// advised (only where asked for; Linux 6.18)
+    /// Transparent huge pages for the program and its children: settings (the machine's), never, or
+    /// advised (only where requested; Linux 6.18)
     #[arg(long, value_name = "KIND", default_value = "settings")]
     pub thp: OwnThp,
 }

@@ -11,19 +11,20 @@ use megapage_report::map::{Map, SCHEMA, text};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Show the address space of a process as a picture: how hot each range is, beside what backs it
+/// Draw the address space of a process: how much of each range is accessed, and how much is huge
 ///
-/// Clears the accessed bits and reads them after --seconds: memory accessed in between is hot.
+/// Clears the accessed bits, waits for --seconds and reads the bits: memory accessed meanwhile is
+/// hot.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The process: its identifier, or a name (as pgrep takes them) that matches no other process
+    /// The process: a PID, or a name (matched as by pgrep) that fits only one process
     #[arg(value_name = "PROCESS")]
     process: String,
-    /// Print JSON (schema megapage.map/1) with all mappings and regions, up to 1 MB for each GiB
-    /// present
+    /// Print JSON (schema megapage.map/1) with all mappings and regions, up to 1 MB for each GiB of
+    /// resident memory
     #[arg(long)]
     json: bool,
-    /// Wait between clearing and reading the accessed bits
+    /// Seconds between clearing and reading the accessed bits
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds(0.001, 3600.0), conflicts_with = "no_sample")]
     seconds: Duration,
     #[command(flatten)]

@@ -9,20 +9,20 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread::available_parallelism;
 
-/// Plan what huge pages would bring a fleet, from recordings of its hosts
+/// Estimate what a fleet would gain from huge pages, by recordings of its hosts
 ///
-/// Merges recordings, replays each host under the policy, and says what each service would gain,
-/// what memory is at risk, what gains nothing and why, and how large the pools of each host would
-/// be. Looks at no running program. The same recordings give the same plan.
+/// Merges the recordings, and replays each host under the policy. Shows the gain of each service or
+/// why it has none, the memory that huge pages may waste, and the size of each host's pools. No
+/// running program is observed. The same recordings give the same plan.
 ///
-/// Exit status: 0 planned; 1 some recordings could not be read; 2 bad input, or nothing to plan
-/// from.
+/// Exit status: 0 planned; 1 some recordings could not be read; 2 bad input, or no usable
+/// recording.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Files that megapage record has written
     #[arg(value_name = "RECORDING", required = true)]
     recordings: Vec<PathBuf>,
-    /// The policy that gives huge pages (docs/policies.md names them)
+    /// The policy that selects memory for huge pages (listed in docs/policies.md)
     #[arg(long, value_name = "NAME", default_value = "megapage")]
     policy: String,
     /// Print JSON (schema megapage.plan/1)

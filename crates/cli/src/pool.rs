@@ -8,7 +8,7 @@ mod set;
 use anyhow::Result;
 use std::process::ExitCode;
 
-/// Show, size and keep the pools of hugetlb pages.
+/// Show, size and persist the pools of hugetlb pages.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     List(list::Args),

@@ -12,20 +12,20 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Bring the cached pages of files into folios of 2 MiB, which the kernel maps by huge pages:
-/// indexes, model weights, code
+/// Put cached pages of files (indexes, model weights, code) into blocks of 2 MiB, which the kernel
+/// maps as huge pages
 ///
-/// Every process that maps a file afterwards, shared or private read-only, has it on huge pages,
-/// shared with all others. For executables and libraries that means code and constants, as with
-/// megapage remap prime. Eviction undoes this: repeat it by a timer (megapage-prime@.timer). It
-/// skips what is huge already. Since Linux 7.2 pages that running processes have mapped are
-/// collapsed in place; before, those processes keep them.
+/// Every process that maps a file afterwards, shared or private read-only, shares the file's huge
+/// pages with all others. In executables and libraries, only code and constants become huge, as
+/// with megapage remap prime. The kernel may evict the pages: repeat the command by a timer
+/// (megapage-prime@.timer). Huge blocks are skipped. Since Linux 7.2, pages that running processes
+/// have mapped become huge too; on older kernels those processes keep small pages.
 ///
-/// Exit status: 0 all that is possible was obtained; 1 some; 2 nothing.
+/// Exit status: 0 everything possible is huge; 1 a part; 2 nothing.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Files; or PIDs, for all files of which they map 2 MiB or more, largest first (./NAME for a
-    /// file of digits)
+    /// Files or PIDs. A PID means all files of which the process maps 2 MiB or more, largest first
+    /// (write ./NAME for a file of digits)
     #[arg(value_name = "FILE|PID", required = true)]
     what: Vec<PathBuf>,
     #[command(flatten)]

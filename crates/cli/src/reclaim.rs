@@ -14,17 +14,17 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Take bloat back now: split huge pages that hold many base pages of zeros, which the kernel then
-/// frees.
+/// Free unused parts of huge pages: split huge pages that hold many zeros, so that the kernel frees
+/// the zeros.
 ///
 /// The contents of memory stay. Needs Linux 6.12, and root or CAP_SYS_NICE and CAP_SYS_PTRACE. Exit
-/// status: 0; 1 if only a part was obtained; 2 bad input, or not possible.
+/// status: 0 all done; 1 only a part done; 2 bad input, or not possible.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Processes by number, or services of systemd
+    /// PIDs, or systemd services
     #[arg(value_name = "PID|UNIT", required = true)]
     targets: Vec<String>,
-    /// Split huge pages with at least this much of zeros: 4k to 2m
+    /// Split huge pages that hold at least this amount of zeros: 4k to 2m
     #[arg(long, value_name = "SIZE", default_value = "256k")]
     least: Bytes,
     /// Change nothing; print what would be split, as shell lines

@@ -15,45 +15,44 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Record what the services of this host do with their memory, for megapage plan
+/// Record how the services of this host use their memory, for megapage plan
 ///
-/// Looks at all processes now and then, within a budget, and appends one line for each look to the
-/// recording. Services are control groups (systemd units), else executables; without --names their
-/// names are keyed hashes. No path, argument, user or host name is written.
+/// Looks at all processes at intervals, within a budget, and appends one line to the recording each
+/// time. A service is a control group (systemd unit), else an executable. Without --names, keyed
+/// hashes replace the names of services. No path, argument, user or host name is written.
 ///
-/// Exit status: 0 recorded; 1 the file was full before the time was over; 2 bad input, or nothing
-/// can be recorded.
+/// Exit status: 0 recorded; 1 the recording reached --max-size before its time was over; 2 bad
+/// input, or nothing can be recorded.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only these processes: identifiers, or names as pgrep takes them [default: all]
+    /// Only these processes: PIDs, or names matched as by pgrep [default: all]
     #[arg(value_name = "PROCESS")]
     processes: Vec<String>,
-    /// The recording, which is appended to; - is standard output
+    /// File to append the recording to; - is standard output
     #[arg(long, short, value_name = "FILE|-", default_value = "-")]
     output: PathBuf,
-    /// Recording time
+    /// Seconds to record
     #[arg(long, value_name = "SECONDS", default_value = "86400", value_parser = seconds(0.1, 31_536_000.0))]
     seconds: Duration,
-    /// Interval between looks; longer where the budget does not suffice
+    /// Seconds between two observations; more if --budget does not suffice
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds(0.1, 31_536_000.0))]
     every: Duration,
-    /// Limit in percent for recording's share of one processor, and for a program's slow-down
+    /// Limit in percent, for recording's share of one processor and the slow-down of each program
     #[arg(long, value_name = "PERCENT", default_value = "0.5", value_parser = crate::sampling::budget)]
     budget: f64,
-    /// Write the names of services, not hashes of them
+    /// Write the names of services, not their hashes
     #[arg(long)]
     names: bool,
-    /// Key of the hashes of names, the same on all hosts of a fleet [default: a random one for this
-    /// recording]
+    /// Key file of the hashes, the same for all hosts of a fleet [default: a new key per recording]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// The largest recording; it ends there
+    /// Stop when the recording has reached this size
     #[arg(long, value_name = "SIZE", default_value = "64m")]
     max_size: Bytes,
-    /// Record one interval, and end
+    /// Record one interval, and exit
     #[arg(long)]
     once: bool,
-    /// Print what was recorded as JSON (schema megapage.record/1); takes --output FILE
+    /// Print a summary of the recording as JSON (schema megapage.record/1); needs --output FILE
     #[arg(long)]
     json: bool,
 }

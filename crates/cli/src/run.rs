@@ -28,50 +28,51 @@ const PARTLY: u8 = 1;
 /// Run a program on huge pages, and report what it got.
 ///
 /// The program keeps its standard streams, its exit status and its signals; megapage prints nothing
-/// unless a report is asked for. Exit status: the program's; 125 megapage itself failed, or
-/// --require was not met; 126 the program cannot be executed; 127 there is no such program. With
-/// --report, SIGUSR1 to megapage makes a report at once.
+/// unless you request a report. Exit status: the program's; 125 megapage itself failed, or
+/// --require was not met; 126 the program cannot be executed; 127 there is no such program. SIGUSR1
+/// to megapage writes a report at once, with --report.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     backing: Backing,
-    /// Take the heap's first pages from the broker of pre-zeroed pages of this name, or at this
-    /// path [default: default]
+    /// Take the heap's first pages from the broker (megapage pool serve) of this name or at this
+    /// path. Without a value, the name is default
     #[arg(long, value_name = "NAME|PATH", num_args = 0..=1, require_equals = true, default_missing_value = "default")]
     pool: Option<String>,
-    /// The backing of the program's text: auto, file, thp, 2m, 1g or none
+    /// Huge pages for the program's code, constants and data: auto, file, thp, 2m, 1g or none
+    /// (docs/run.md)
     #[arg(long, value_name = "KIND", default_value = "none")]
     text: Text,
-    /// Libraries whose text moves as well: names or paths, separated by commas
+    /// Libraries to which --text applies too: names or paths, separated by commas
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     text_libs: Vec<String>,
-    /// Fail with status 125 unless everything asked for is obtained
+    /// Fail with status 125 unless the program gets all requested huge pages
     #[arg(long)]
     require: bool,
-    /// Write a report when the program has ended; - is standard output
+    /// Write a report to this file at the end; - is standard output
     #[arg(long, value_name = "FILE|-")]
     report: Option<PathBuf>,
-    /// Make the report JSON (schema megapage.run/3); on standard output without --report
+    /// Write the report as JSON (schema megapage.run/3); without --report, to standard output
     #[arg(long)]
     json: bool,
-    /// Promote even if a trial found no gain
+    /// Use huge pages even if megapage trial found no gain
     #[arg(long)]
     ignore_trial: bool,
     /// Name that the program sees: for drop-ins of units whose ExecStart= has the prefix @
     #[arg(long, value_name = "NAME", hide = true)]
     argv0: Option<OsString>,
-    /// Say what would be done, as shell lines, and do nothing
+    /// Print what would be done, as shell lines, and do nothing
     #[arg(long)]
     dry_run: bool,
-    /// Promote the memory of a running process from outside, until it ends or SIGINT comes; by its
-    /// number, or by a name (as pgrep takes them) that matches no other process
+    /// Put a running process's memory on huge pages until the process ends or megapage gets SIGINT.
+    /// PROCESS is a PID, or a name (as for pgrep) that fits only one process
     #[arg(long, value_name = "PROCESS",
         conflicts_with_all = [
             "program", "heap", "pool", "shm", "text", "text_libs", "mechanism", "return_after", "children",
             "jvm", "thp", "argv0",
         ])]
     attach: Option<String>,
-    /// With --attach: promote the current memory once, then exit
+    /// With --attach: make the present memory huge once, then exit
     #[arg(long)]
     once: bool,
     /// The program and its arguments

@@ -7,13 +7,13 @@ use std::time::Duration;
 /// How access bits are sampled.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct SamplingArgs {
-    /// The only tracker to use: bpf, idle-pages or pagemap [default: the best that works]
+    /// Method to observe memory: bpf, idle-pages or pagemap [default: the best that works]
     #[arg(long, value_name = "NAME", value_parser = tracker)]
     tracker: Option<TrackerKind>,
-    /// Do not sample: change nothing in the processes, not even an accessed bit
+    /// Do not sample accesses: change nothing in the processes, accessed bits included
     #[arg(long, conflicts_with = "tracker")]
     no_sample: bool,
-    /// The largest slow-down of a process by sampling, in percent of its CPU time
+    /// Limit of a process's slow-down by sampling, in percent of the process's CPU time
     #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = budget)]
     budget: f64,
 }

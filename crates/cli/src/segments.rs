@@ -28,7 +28,7 @@ pub(crate) struct Where {
     directory: Vec<PathBuf>,
 }
 
-/// Show every segment: its size, how much of it may hold old data, and whether it is in use
+/// Show every segment: its size, how much old data it may hold, and if it is in use
 #[derive(Debug, clap::Args)]
 pub(crate) struct List {
     #[command(flatten)]
@@ -41,7 +41,7 @@ pub(crate) struct List {
 /// Show everything about one segment
 #[derive(Debug, clap::Args)]
 pub(crate) struct Show {
-    /// NAME, APPLICATION/NAME, or the path
+    /// A NAME, APPLICATION/NAME, or path
     #[arg(value_name = "SEGMENT")]
     segment: String,
     #[command(flatten)]
@@ -56,7 +56,7 @@ pub(crate) struct Show {
 /// Exit status: 0 all removed; 1 some; 2 none.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Remove {
-    /// NAME, APPLICATION/NAME, or the path
+    /// A NAME, APPLICATION/NAME, or path
     #[arg(value_name = "SEGMENT", required = true)]
     segments: Vec<String>,
     #[command(flatten)]
@@ -68,14 +68,14 @@ pub(crate) struct Remove {
     json: bool,
 }
 
-/// Check segments that are not in use, and their heaps: every header, and that clean memory is zero
+/// Check segments that are not in use: headers, heaps, and that memory marked as clean is zero
 ///
-/// Opens each as its program would, which completes an operation that a kill interrupted. Without a
-/// name, checks all of the user's segments that are not in use. Exit status: 0 all sound; 1 not
-/// all; 2 bad input.
+/// Opens each segment as its program would, and so completes an operation that a kill interrupted.
+/// Without a SEGMENT, checks all of the user's segments that are not in use. Exit status: 0 all
+/// sound; 1 some damaged or in use; 2 bad input.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Verify {
-    /// NAME, APPLICATION/NAME, or the path
+    /// A NAME, APPLICATION/NAME, or path
     #[arg(value_name = "SEGMENT")]
     segments: Vec<String>,
     #[command(flatten)]

@@ -11,8 +11,8 @@ use serde::Serialize;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Show the services that `megapage enable` has put on huge pages: since when, whether they run,
-/// what they have, and what trials have found.
+/// Show the services that `megapage enable` has put on huge pages: since when, if they run, how
+/// much of their memory is huge, and results of trials.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only this service

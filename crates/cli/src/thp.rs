@@ -10,7 +10,7 @@ use megapage_report::thp::{Shown, changed, kept as human, settings};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-/// Show, set and keep the machine's settings of transparent huge pages.
+/// Show, set and persist the machine's settings of transparent huge pages.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     Get(GetArgs),
@@ -18,7 +18,8 @@ pub(crate) enum Command {
     Persist(PersistArgs),
 }
 
-/// Show settings: enabled, defrag, shmem_enabled, khugepaged/..., and those of each size.
+/// Show settings: enabled, defrag, shmem_enabled, khugepaged/..., and the settings of each page
+/// size.
 #[derive(Debug, clap::Args)]
 pub(crate) struct GetArgs {
     /// Only these settings: enabled, khugepaged/max_ptes_none, 64k, 64k/shmem
@@ -29,10 +30,10 @@ pub(crate) struct GetArgs {
     json: bool,
 }
 
-/// Set the settings until the next boot: all, or none if one is refused.
+/// Change settings until the next boot: all of them, or none if the kernel refuses one.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SetArgs {
-    /// Such as enabled=madvise, 64k=inherit, khugepaged/max_ptes_none=0
+    /// Settings, such as enabled=madvise, 64k=inherit, khugepaged/max_ptes_none=0
     #[arg(value_name = "NAME=VALUE")]
     settings: Vec<String>,
     #[command(flatten)]
@@ -42,14 +43,16 @@ pub(crate) struct SetArgs {
     json: bool,
 }
 
-/// Keep the settings over a reboot, by /etc/tmpfiles.d. Settings that a call does not name are
-/// dropped. Names what else sets the same.
+/// Keep settings over reboots, by /etc/tmpfiles.d.
+///
+/// Settings that a call does not name are dropped. The output names other files and services with
+/// the same settings.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PersistArgs {
-    /// Such as enabled=madvise, 64k=inherit
+    /// Settings, such as enabled=madvise, 64k=inherit
     #[arg(value_name = "NAME=VALUE", required_unless_present = "remove")]
     settings: Vec<String>,
-    /// Remove what was kept
+    /// Remove all kept settings
     #[arg(long, conflicts_with = "settings")]
     remove: bool,
     #[command(flatten)]

@@ -21,22 +21,23 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Watch the machine and its processes: huge pages, hot memory, cost of translation
+/// Watch the machine and its processes: huge pages, hot memory, cost of address translation
 ///
-/// The columns: user, systemd unit (or control group), Kubernetes pod; resident memory (hugetlb
-/// pages included); its share on pages of 2 MiB or more; the mean coverage of the sampled 2 MiB
-/// regions; the share of cycles spent on address translation, with its interval; zeros in huge
-/// pages (> while not all are scanned); the change of huge memory since the last refresh; swapped
-/// memory; the age of the oldest sample, the share of memory that was sampled, and what that costs
-/// the process. A dash means unknown. A narrow terminal shows fewer columns, but always the one
-/// that sorts the table. On a terminal ? shows the keys.
+/// The columns USER, UNIT and POD show the user, the systemd unit (or control group) and the
+/// Kubernetes pod. RESIDENT includes hugetlb pages. HUGE% is the share of resident memory on pages
+/// of 2 MiB or more. COVERAGE% is the mean accessed share of the sampled 2 MiB regions. COST% is
+/// the share of cycles spent on address translation, with its interval. BLOAT is zeros in huge
+/// pages (> while not all are scanned). HUGE+- is the change of huge memory since the last refresh;
+/// SWAP is swapped memory. SAMPLED is the age of the oldest sample, the share of memory sampled,
+/// and the sampling cost to the process. A dash means unknown. A narrow terminal shows fewer
+/// columns, but always the sort column. On a terminal, ? shows the keys.
 ///
-/// If a megapage daemon runs, top also shows its policy, last pass and last decisions, and in the
-/// column DAEMON what it did to each process: memory promoted (+) and freed (-), or how many
-/// actions failed.
+/// If a megapage daemon runs, top also shows the daemon's policy, last round and last decisions.
+/// Column DAEMON shows the memory that the daemon made huge (+) and freed (-) in each process, or
+/// how many actions failed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only these processes: PIDs, or names as for pgrep
+    /// Only these processes: PIDs, or names matched as by pgrep
     #[arg(value_name = "PROCESS")]
     processes: Vec<String>,
     /// Seconds between two refreshes [default: 3, with --once 1]
@@ -52,14 +53,14 @@ pub(crate) struct Args {
     /// Sort by pid, user, name, unit, pod, resident, huge, coverage, cost, bloat, change or swap
     #[arg(short, long, value_name = "COLUMN", default_value = "resident", value_parser = key)]
     sort: Key,
-    /// Show processes with at least this much resident memory
+    /// Show only processes with at least this much resident memory
     #[arg(long, value_name = "SIZE", default_value = "16m", value_parser = crate::sampling::size, conflicts_with = "processes")]
     least: Bytes,
     /// Print JSON (schema megapage.top/1), one document for each refresh
     #[arg(long)]
     json: bool,
-    /// The socket of the daemon whose decisions to show [default: /run/megapage/daemon.sock, if a
-    /// daemon answers]
+    /// Socket of the daemon whose decisions top shows [default: /run/megapage/daemon.sock, if a
+    /// daemon answers there]
     #[arg(long, value_name = "SOCKET")]
     daemon: Option<PathBuf>,
     #[command(flatten)]

@@ -17,16 +17,16 @@ use serde::Serialize;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Try huge pages on a running service: on and off in random order while it works, judged by the
-/// service's own metric.
+/// Measure if huge pages pay for a running service: switch them on and off in random order, and
+/// compare the service's own metric.
 ///
-/// If the gain is at least --least-gain, the memory stays huge; otherwise it becomes as it was. The
-/// next start of the same build follows the verdict. Needs Linux 6.1, and root or CAP_SYS_NICE and
-/// CAP_SYS_PTRACE. Exit status: 0 decided; 1 undecided, or ended early; 2 bad input, or not
-/// possible.
+/// If the gain is at least --least-gain, the memory stays huge; otherwise megapage undoes the
+/// change. The next start of the same build follows the result. Needs Linux 6.1, and root or
+/// CAP_SYS_NICE and CAP_SYS_PTRACE. Exit status: 0 decided; 1 undecided, or ended early; 2 bad
+/// input, or not possible.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A service of systemd, or processes by number or name
+    /// A systemd service, or processes by PID or name
     #[arg(value_name = "SERVICE|PROCESS", required_unless_present_any = ["list", "forget"])]
     targets: Vec<String>,
     /// The metric to judge by: requests, calls, segments, psi:cpu|memory|io, function:NAME,
@@ -34,31 +34,32 @@ pub(crate) struct Args {
     /// 'prometheus:URL QUERY', 'scrape:URL NAME', 'command:SHELL'
     #[arg(long, value_name = "METRIC", default_value = "requests")]
     metric: Metric,
-    /// The kind of the values of prometheus, scrape and command: a count that grows, or samples
-    /// [default: counter for scrape, else gauge]
+    /// For the metrics prometheus, scrape and command: treat values as a growing count (counter) or
+    /// as samples (gauge) [default: counter for scrape, else gauge]
     #[arg(long, value_name = "counter|gauge")]
     kind: Option<Kind>,
-    /// The time that a count is divided by: seconds of the service's processor time, or of the
-    /// clock [default: cpu]
+    /// Divide a count by the service's processor time (cpu) or by wall-clock time (second)
+    /// [default: cpu]
     #[arg(long, value_name = "cpu|second")]
     per: Option<Per>,
-    /// Smaller values of prometheus, scrape and command are better
+    /// For the metrics prometheus, scrape and command: smaller values are better
     #[arg(long)]
     lower_is_better: bool,
-    /// The least gain that is worth it
+    /// Smallest gain for which the memory stays huge
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = least_gain)]
     least_gain: f64,
-    /// Stop after this time, undecided: 1s to 24h
+    /// Stop as undecided after this time: 1s to 24h
     #[arg(long, value_name = "TIME", default_value = "30m", value_parser = time)]
     most: Duration,
-    /// The least length of a window, longer where switching is expensive: 200ms to 1h
+    /// Shortest time between two switches of page size: 200ms to 1h; longer if switching is
+    /// expensive
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
     period: Duration,
     /// Time to wait after each change of page size before measuring [default: a tenth of the
     /// period, 200ms to 2s]
     #[arg(long, value_name = "TIME", value_parser = time)]
     settle: Option<Duration>,
-    /// Undo the promotion, whatever the result
+    /// Return to base pages at the end, whatever the result
     #[arg(long)]
     revert_always: bool,
     /// Random seed of the order
@@ -67,10 +68,10 @@ pub(crate) struct Args {
     /// Change nothing; print what would be done
     #[arg(long)]
     dry_run: bool,
-    /// List what trials have found
+    /// List the results of earlier trials
     #[arg(long, conflicts_with_all = ["targets", "forget", "dry_run"])]
     list: bool,
-    /// Forget what trials have found of this service or program
+    /// Delete the results of trials of this service or program
     #[arg(long, value_name = "SERVICE", value_parser = name, conflicts_with = "targets")]
     forget: Option<String>,
     /// Print JSON (schema megapage.trial/1, megapage.trial-list/1)

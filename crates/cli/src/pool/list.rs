@@ -8,13 +8,13 @@ use megapage_report::pools::list;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Show every pool: its size on the machine and on each node, free pages, users, and limits.
+/// Show every pool: its size on the machine and on each NUMA node, free pages, users, and limits.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print JSON (schema megapage.pool-list/1).
     #[arg(long)]
     json: bool,
-    /// Read the kernel's files below this directory (a captured tree), not those of this machine.
+    /// Read a copy of /proc and /sys below this directory, not the files of this machine.
     #[arg(long, value_name = "DIR")]
     kernel_root: Option<PathBuf>,
 }

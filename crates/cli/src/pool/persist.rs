@@ -13,10 +13,11 @@ use megapage_report::pools::kept;
 use megapage_units::{Bytes, PageSize};
 use std::process::ExitCode;
 
-/// Keep pools over a reboot: sysctl.d for the default size, boot parameters for the others.
+/// Keep pools over reboots: by sysctl.d for the default page size, by boot parameters for other
+/// sizes.
 ///
-/// Without --apply it changes nothing and prints the equivalent shell lines. Without a POOL it
-/// keeps the present pools. Sizes that a call does not name are dropped.
+/// Without --apply, the command changes nothing and prints the equivalent shell lines. Without a
+/// POOL it keeps the present pools. Sizes that a call does not name are dropped.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Pools to keep: 2m=512, 1g=2, 2m=4g (memory), 2m=0:100,1:300 (pages for each node).
@@ -25,16 +26,17 @@ pub(crate) struct Args {
     /// Keep the overcommit limit of the default size: 2m=64.
     #[arg(long, value_name = "POOL")]
     overcommit: Vec<String>,
-    /// Set memory aside at boot for 1 GiB pages at run time (hugetlb_cma): 4g, or 0:2g,1:2g.
+    /// Set memory aside at boot, for 1 GiB pages at run time (hugetlb_cma): 4g, or 0:2g,1:2g by
+    /// node.
     #[arg(long, value_name = "SIZE")]
     cma: Option<String>,
-    /// The page size of programs that name none, from the next boot on (default_hugepagesz): 1g.
+    /// Page size for programs that name no size, from the next boot on (default_hugepagesz): 1g.
     #[arg(long, value_name = "SIZE")]
     default_size: Option<String>,
-    /// THP from the next boot on (transparent_hugepage), before any service starts.
+    /// Set THP from the next boot on, before any service starts (transparent_hugepage).
     #[arg(long, value_enum, value_name = "WORD")]
     thp: Option<ThpWord>,
-    /// Use boot parameters for the default size too: before memory is fragmented.
+    /// Use boot parameters for the default size too, before memory is fragmented.
     #[arg(long)]
     boot: bool,
     /// The boot loader whose files hold the kernel's command line.
@@ -46,12 +48,12 @@ pub(crate) struct Args {
     /// Write the files.
     #[arg(long)]
     apply: bool,
-    /// Change nothing; print the equivalent shell lines. The default.
+    /// Change nothing; print the equivalent shell lines (default).
     #[arg(long, conflicts_with = "apply")]
     dry_run: bool,
     #[command(flatten)]
     root: Root,
-    /// The memory of the machine that will boot [default: that of this machine].
+    /// Memory of the machine that will boot [default: the memory of this machine].
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
     /// Print JSON (schema megapage.pool-persist/1).
@@ -61,7 +63,7 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum LoaderChoice {
-    /// Detected from the files that exist.
+    /// Choose by the files that exist.
     Auto,
     /// /etc/default/grub.d (Debian, Ubuntu).
     Grub,
@@ -73,9 +75,9 @@ enum LoaderChoice {
 enum ThpWord {
     /// For all programs.
     Always,
-    /// For those that ask.
+    /// Only for programs that request it.
     Madvise,
-    /// For none.
+    /// For no program.
     Never,
 }
 

@@ -13,10 +13,10 @@ use megapage_units::{Bytes, PageSize};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Keep a stock of pre-zeroed huge pages and hand them to programs over a socket.
+/// Run a broker: keep a stock of pre-zeroed huge pages, and hand them to programs over a socket.
 ///
-/// Runs until SIGTERM or SIGINT: leased pages stay with their programs, the stock and the pages of
-/// --grow are released. See docs/broker.md.
+/// Runs until SIGTERM or SIGINT. Programs then keep their pages; the broker releases its stock and
+/// the pages of --grow. See docs/broker.md.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The socket to listen on: a NAME for /run/megapage/pool-NAME.sock, or a path.
@@ -25,41 +25,40 @@ pub(crate) struct Args {
     /// The size of the pages: 2m or 1g.
     #[arg(long, value_name = "SIZE", default_value = "2m")]
     size: PageSize,
-    /// Pages to keep ready: a multiple of --extent.
+    /// Pages to keep ready, a multiple of --extent.
     #[arg(long, value_name = "PAGES", default_value_t = 64)]
     stock: u64,
-    /// Pages of an extent, one memory file that is handed out as a whole: 1 to 512 [default: 16 of
-    /// 2m, 1 of 1g].
+    /// Pages handed out together, in one memory file: 1 to 512 [default: 16 of 2m, 1 of 1g].
     #[arg(long, value_name = "PAGES")]
     extent: Option<u64>,
-    /// Pages to add to the machine's pool while the broker runs, within the safe floor of available
-    /// memory.
+    /// Pages to add to the machine's pool while the broker runs; available memory must stay above
+    /// the safe floor of pool set.
     #[arg(long, value_name = "PAGES", default_value_t = 0)]
     grow: u64,
-    /// Keep the pages of --grow under memory pressure; without it half of the stock is released
-    /// each time.
+    /// Keep the pages of --grow under memory pressure; otherwise the broker releases half of its
+    /// stock each time.
     #[arg(long)]
     keep: bool,
-    /// Neither release pages nor stop clearing under memory pressure.
+    /// Under memory pressure, release no pages and continue to clear pages.
     #[arg(long)]
     ignore_pressure: bool,
-    /// Available pages of the pool to leave to others.
+    /// Available pool pages to leave to other programs.
     #[arg(long, value_name = "PAGES", default_value_t = 0)]
     leave: u64,
-    /// The limit for all programs of one user together; none: no limit.
+    /// Most memory for all programs of one user together; none means no limit.
     #[arg(long, value_name = "SIZE", default_value = "4g", value_parser = quota)]
     quota_per_uid: Quota,
-    /// The most memory to clear in a second; at least 1m.
+    /// Most memory to clear per second, at least 1m.
     #[arg(long, value_name = "SIZE", default_value = "1g")]
     rate: Bytes,
-    /// Serve this user besides root and the broker's own. Repeatable.
+    /// Serve this user besides root and the broker's own user. Repeatable.
     #[arg(long, value_name = "USER")]
     allow_user: Vec<String>,
     /// Serve the members of this group. Repeatable.
     #[arg(long, value_name = "GROUP")]
     allow_group: Vec<String>,
-    /// The socket's mode. Without --allow-user and --allow-group, the broker serves everyone whom
-    /// the mode lets in [default: 0600; 0666 with --allow-user or --allow-group].
+    /// File mode of the socket. Without --allow-user and --allow-group, the broker serves every
+    /// user whom the mode admits [default: 0600; 0666 with --allow-user or --allow-group].
     #[arg(long, value_name = "MODE", value_parser = mode)]
     mode: Option<u32>,
     #[command(flatten)]
@@ -128,10 +127,10 @@ pub fn main(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Show the stock of a broker of pre-zeroed pages, and which users have how much of it.
+/// Show how many pages a broker (pool serve) has ready, and how much memory each user has from it.
 ///
-/// Root and the broker's user see all users, others themselves. Exit status: 0; 2 if no broker
-/// answers.
+/// Root and the broker's user see all users; others see only themselves. Exit status: 0; 2 if no
+/// broker answers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StockArgs {
     /// The broker: a NAME for /run/megapage/pool-NAME.sock, or a path.

@@ -9,29 +9,30 @@ use megapage_report::pools::{dry_run, memory, set};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Size pools as one transaction: check, write, read back, work on a shortfall, explain it.
+/// Size pools in one transaction: check, write, read back, retry, and explain missing pages.
 ///
-/// A POOL is SIZE=PAGES: 2m=512, 1g=2. Also 2MB:+64 and 2MB:-64 (relative), 2m=4g (memory),
-/// default=512, and 2m=0:100,1:300 (pages for each node).
+/// A POOL is SIZE=PAGES: 2m=512, 1g=2, default=512. Other forms add or remove pages (2MB:+64,
+/// 2MB:-64), give the pool's memory (2m=4g), or give the pages of each NUMA node (2m=0:100,1:300).
 ///
 /// Exit status: 0 all pages obtained; 1 some; 2 refused or rolled back, with nothing changed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Pools and their sizes. Several are one transaction.
+    /// Pools and their sizes; one transaction sets several pools.
     #[arg(value_name = "POOL")]
     pools: Vec<String>,
-    /// Set how many surplus pages may be taken on demand, in the same form. Repeatable.
+    /// Set how many pages beyond the pool the kernel may allocate on demand, such as 2m=64.
+    /// Repeatable.
     #[arg(long, value_name = "POOL")]
     overcommit: Vec<String>,
     /// Set the pools of this NUMA node instead of the machine's.
     #[arg(long, value_name = "N")]
     node: Option<String>,
-    /// Go below the safe floor of available memory (512 MiB, or 5 % of memory if that is more), and
-    /// shrink a pool below what is in use (the remainder becomes surplus).
+    /// Allow less available memory than the safe floor (512 MiB, or 5 % of memory if that is more).
+    /// Also allow a pool smaller than its pages in use (the excess becomes surplus).
     #[arg(long)]
     force: bool,
-    /// How long to work on a shortfall: compact, then also drop caches, and retry. No attempt
-    /// starts after it; with 0 there is none.
+    /// Seconds to retry for missing pages: by compacting memory, then also by dropping caches. No
+    /// retry starts later; 0 means no retry.
     #[arg(long, value_name = "SECONDS", default_value = "10")]
     timeout: String,
     /// Roll everything back unless every page is obtained.

@@ -10,10 +10,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Show what executables and libraries would gain: segments, alignment, sizes, linker flags
+/// Show how much of executables and libraries could be huge: segments, alignment, sizes, linker
+/// flags
 ///
-/// Executes and changes nothing. PRIME is what 2 MiB entries could map after megapage remap prime,
-/// ANONYMOUS what megapage run --text thp could move onto huge pages.
+/// Executes and changes nothing. PRIME is the memory that could be huge after megapage remap prime.
+/// ANONYMOUS is the memory that megapage run --text thp could move onto huge pages.
 ///
 /// Exit status: 0 something to gain; 1 nothing in at least one file; 2 no file could be read.
 #[derive(Debug, clap::Args)]

@@ -11,20 +11,21 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Bring the cached pages of executables and libraries into folios of 2 MiB, which the kernel maps
-/// by huge pages
+/// Put cached pages of executables and libraries into blocks of 2 MiB, which the kernel maps as
+/// huge pages
 ///
-/// Every process that maps the file afterwards has its code and constants on huge pages, shared
-/// with all others; nothing in it is remapped. Eviction undoes this: repeat it by a timer. It skips
-/// what is huge already. Running processes keep the pages that they have mapped.
+/// Processes that map a file afterwards have its code and constants on huge pages, and share
+/// these pages. Nothing is remapped in a process. The kernel may evict the pages: repeat the
+/// command by a timer. Huge blocks are skipped. Running processes keep the pages that they have
+/// mapped.
 ///
-/// Exit status: 0 all that is possible was obtained; 1 some; 2 nothing.
+/// Exit status: 0 everything possible is huge; 1 a part; 2 nothing.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Executables or shared libraries (ELF, 64-bit)
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// Drop the files' cached pages instead, so that they come back in small folios
+    /// Drop the files' cached pages instead; the kernel then reads the files into small pages again
     #[arg(long)]
     undo: bool,
     #[command(flatten)]

@@ -22,9 +22,9 @@ pub fn nanoseconds(time: Duration) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Clock {
-    /// On the wall
+    /// Wall-clock time
     Wall,
-    /// Processor time of all threads: steadier on a machine that others use too
+    /// Processor time of all threads, which varies less on a busy machine
     Cpu,
 }
 

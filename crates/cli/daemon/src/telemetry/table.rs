@@ -80,13 +80,13 @@ metrics! {
         = Last(|last| info(&[last.policy, &last.dry_run.to_string()]));
     tracker_info(tracker) "Tracker that samples accesses; always 1"
         = Last(|last| last.tracker.map_or_else(Rows::new, |tracker| info(&[tracker.name()])));
-    translation_info(source) "Source of translation costs: measured, estimated or none; always 1"
+    translation_info(source) "Source of address translation costs: measured, estimated or none; always 1"
         = Last(|last| info(&[last.costs.map_or("none", CostSource::name)]));
     passes_total() "Completed passes: observe, decide, act"
         = Passes(|from| one(Count(from.passes)));
     last_pass_timestamp_seconds() "End of the last pass, in seconds since the epoch"
         = Last(|last| one(Level(last.wall.as_secs_f64())));
-    pass_seconds(part) "Duration of each phase of a pass"
+    pass_seconds(part) "Duration of each phase of a pass: observe, decide, act"
         = Passes(|from| by(PARTS.iter().zip(&from.pass_seconds), Spread));
     pass_cpu_seconds_total() "CPU time of the daemon in its passes"
         = Passes(|from| one(Seconds(from.pass_cpu.as_secs_f64())));
@@ -97,8 +97,7 @@ metrics! {
             };
             from.actions.iter().map(row).collect()
         });
-    actions_left_total()
-        "Requested actions that were deferred: by a budget, a pause, time, or a back-off after a failure"
+    actions_left_total() "Actions deferred by a budget, a pause, time, or a back-off after a failure"
         = Passes(|from| one(Count(from.left)));
     action_seconds(action) "Time in system calls per action"
         = Passes(|from| by(&from.action_seconds, Spread));
@@ -114,7 +113,7 @@ metrics! {
         = Last(|last| one(Level(last.status.skipped as f64)));
     huge_bytes() "Huge memory of the watched processes; shared memory counts once"
         = Last(|last| one(Level(last.status.huge_bytes as f64)));
-    memory_short() "1 while memory is short for the policy"
+    memory_short() "1 while the policy finds memory short, else 0"
         = Last(|last| one(Level(f64::from(u8::from(last.status.short)))));
     executor_refusals_total(action, errno) "Regions that the kernel refused, by errno"
         = Executor(|from| each_of(from, ERRORS, |kind| kind.refused));
@@ -122,13 +121,13 @@ metrics! {
         = Executor(|from| each(from, |kind| kind.shared));
     executor_retried_total(action) "Regions retried after a failure"
         = Executor(|from| each(from, |kind| kind.retried));
-    executor_left_total(action, why) "Deferred actions: by the byte budget, by time, or by a pause"
+    executor_left_total(action, why) "Actions deferred by the byte budget, by time, or by a pause"
         = Executor(|from| {
             let left = |kind: &Kind| [kind.left.budget, kind.left.time, kind.left.pause];
             each_of(from, ["budget", "time", "pause"], left)
         });
     executor_pauses_total(why)
-        "Pauses: slow and late by the latency guard, memory and group by a lack of memory"
+        "Pauses after slow or late calls, or lack of memory (machine or control group)"
         = Executor(|from| {
             let it = from.pauses;
             let by_cause = [("slow", it.slow), ("late", it.late), ("memory", it.memory), ("group", it.group)];
@@ -138,10 +137,10 @@ metrics! {
         = Executor(|from| one(Spread(&from.calls)));
     executor_held_seconds() "Time that one call held the mmap lock of a process without a break"
         = Executor(|from| one(Spread(&from.held)));
-    executor_forgotten_total() "Promotions that on_exit cannot undo: too many to record"
+    executor_forgotten_total() "Promotions too many to record, which on_exit cannot undo"
         = Executor(|from| one(Count(from.forgotten)));
     process_info(pid, name, uid, cgroup, unit, pod)
-        "Whose the process is: user number, control group, systemd unit, Kubernetes pod; always 1"
+        "User number, control group, systemd unit and Kubernetes pod of the process; always 1"
         = Process(|known| {
             let unit = group::unit(&known.cgroup).unwrap_or_default().to_string();
             let pod = group::pod(&known.cgroup).unwrap_or_default();
@@ -151,7 +150,7 @@ metrics! {
         = Process(|known| level(known.status.huge_bytes));
     process_resident_bytes(pid, name) "Resident memory of the process, hugetlb pages included"
         = Process(|known| level(known.status.resident_bytes));
-    process_bloat_bytes(pid, name) "Zeros found in huge pages of the process so far"
+    process_bloat_bytes(pid, name) "Zeros found so far in huge pages of the process"
         = Process(|known| level(known.status.bloat_bytes));
     process_translation_ratio(pid, name)
         "Share of the process's cycles spent on address translation, where known"
@@ -170,7 +169,7 @@ metrics! {
         = Daemon(|shared| by(shared.responses(), Count));
     http_dropped_total() "Connections closed without a response: slow, idle, or too many"
         = Daemon(|shared| one(Count(shared.dropped.load(Relaxed))));
-    kernel_read_errors_total() "Scrapes without the metrics below because a kernel file could not be read"
+    kernel_read_errors_total() "Scrapes without kernel metrics because a kernel file could not be read"
         = Daemon(|shared| one(Count(shared.read_errors.load(Relaxed))));
     locked_processes() "Processes skipped for now because their mmap lock is held"
         = Daemon(|_| one(Level(helper::counts().locked as f64)));
@@ -178,10 +177,10 @@ metrics! {
         = Daemon(|_| one(Count(helper::counts().missed)));
     stuck_helpers() "Helper processes that wait for an mmap lock and cannot be killed"
         = Daemon(|_| one(Level(helper::counts().stuck as f64)));
-    helper_refusals_total() "Calls not made because too many helpers are stuck or busy"
+    helper_refusals_total() "Calls not made because too many helper processes are stuck or busy"
         = Daemon(|_| one(Count(helper::counts().refused)));
     memory_pressure_ratio(kind, window)
-        "Share of time in which some tasks, or all with work, waited for memory"
+        "Share of time in which some tasks, or all active tasks, waited for memory"
         = Kernel(|from| {
             let Some(it) = &from.machine.pressure else { return Rows::new() };
             [("some", "10s", it.some_10s), ("some", "60s", it.some_60s), ("full", "10s", it.full_10s)]
@@ -208,7 +207,7 @@ metrics! {
         = Kernel(|from| {
             by(from.machine.nodes.iter().map(|node| (node.node, node.huge_available as f64)), Level)
         });
-    hugetlb_pages(pagesize, node, state) "Pages of the hugetlb pools: total, and of these free and surplus"
+    hugetlb_pages(pagesize, node, state) "Pages of the hugetlb pools: total, free and surplus"
         = Kernel(|from| from.pools.clone());
     hugetlb_reserved_pages(pagesize) "Free pages of the hugetlb pools that are reserved for mappings"
         = Kernel(|from| {

@@ -28,37 +28,37 @@ abilities! {
     THP = "thp", "transparent huge pages", 2 . 6,
         Probe::Built(crate::thp::is_built, "CONFIG_TRANSPARENT_HUGEPAGE"),
         "Documentation/admin-guide/mm/transhuge.rst",
-        "Only hugetlb pages are left; nothing is promoted.";
+        "Programs can use only hugetlb pages; megapage promotes nothing.";
     HUGETLB_CMA = "hugetlb-cma", "the boot parameter hugetlb_cma", 5 . 7,
         Probe::Line("proc/meminfo", "CmaTotal:"),
         "commit cf11e85fc08c",
-        "Pages of 1 GiB are sure to be had only by the boot parameter hugepages.";
+        "Only the boot parameter hugepages reserves pages of 1 GiB reliably.";
     PROCESS_MADVISE = "process-madvise", "process_madvise", 5 . 10, Probe::Call(trial::process_madvise),
         "process_madvise(2)",
-        "Memory of another process can be neither promoted nor split.";
+        "megapage can neither promote nor split memory of other processes.";
     POPULATE_WRITE = "populate-write", "MADV_POPULATE_WRITE", 5 . 14, Probe::Call(trial::populate_write),
         "madvise(2)",
-        "The preloaded heap takes no hugetlb pages: touching one that is not there would raise SIGBUS.";
+        "The preloaded heap takes no hugetlb pages: touching a missing page would raise SIGBUS.";
     BOOT_POOLS_PER_NODE = "boot-pools-per-node", "the boot parameter hugepages=NODE:PAGES", 5 . 16,
         Probe::Release,
         "commit b5389086ad7b",
-        "The kernel ignores such a parameter and boots with no page; pools by node are set by a unit after the boot.";
+        "The kernel ignores such a parameter and reserves no page; a systemd unit sets pools by node after the boot.";
     HUGETLB_MREMAP = "hugetlb-mremap", "mremap of hugetlb mappings", 5 . 16,
         Probe::Call(trial::hugetlb_mremap),
         "commit 550a7d60bd5e",
-        "hugetlb pages cannot be moved to where a heap wants them; they must be mapped in place.";
+        "A heap cannot move hugetlb pages to the wanted address; it must map them there.";
     XFS_LARGE_FOLIOS = "xfs-large-folios", "large folios on XFS", 5 . 18, Probe::Release,
         "xfs: Support large folios",
         "Files on XFS stay on base pages, unless CONFIG_READ_ONLY_THP_FOR_FS is set.";
     COLLAPSE = "collapse", "MADV_COLLAPSE", 6 . 1, Probe::Call(trial::collapse),
         "madvise(2)",
-        "Nothing is promoted on request; khugepaged alone makes memory huge, where the settings or the program ask for it.";
+        "megapage cannot promote memory; only khugepaged does, if settings or the program ask for it.";
     BPF_PAGE_WALK = "bpf-page-walk", "page tables read by a BPF program", 6 . 2, Probe::Release,
         "Documentation/bpf/kfuncs.rst: bpf_task_release, bpf_rcu_read_lock",
-        "Accesses are sampled by idle page tracking, and huge entries are inferred from smaps and page frames.";
+        "megapage samples accesses by idle page tracking, and infers huge entries from smaps and page frames.";
     PAGEMAP_SCAN = "pagemap-scan", "the ioctl PAGEMAP_SCAN", 6 . 7, Probe::Call(trial::pagemap_scan),
         "Documentation/admin-guide/mm/pagemap.rst",
-        "Huge entries are inferred from page frames and smaps: slower, for root only, and not at all where a mapping holds huge pages that are mapped in part.";
+        "megapage infers huge entries from page frames and smaps: slower, only for root, and not in mappings with partly mapped huge pages.";
     MTHP = "mthp", "multi-size THP", 6 . 8,
         Probe::Files(&[
             "sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled",
@@ -72,10 +72,10 @@ abilities! {
             "sys/kernel/mm/transparent_hugepage/hugepages-128kB/shmem_enabled",
         ]),
         "Documentation/admin-guide/mm/transhuge.rst",
-        "shmem_enabled is one setting, for 2 MiB alone.";
+        "shmem_enabled is a single setting, for pages of 2 MiB only.";
     SPLIT_FREES_ZEROS = "split-frees-zeros", "zero-filled pages freed by a split", 6 . 12, Probe::Release,
         "commit b1f202060afe",
-        "Bloat is not recovered: a split huge page keeps all its memory.";
+        "megapage cannot recover bloat: a split huge page keeps all its memory.";
     EXT4_LARGE_FOLIOS = "ext4-large-folios", "large folios on ext4", 6 . 16, Probe::Release,
         "ext4: enable large folio for regular file",
         "Files on ext4 stay on base pages, unless CONFIG_READ_ONLY_THP_FOR_FS is set.";
